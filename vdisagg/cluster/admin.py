@@ -1,0 +1,154 @@
+"""The admin API's messages and its client: one JSON line each way over a Unix socket.
+
+The controller serves it (control/admin_server.py). A request is `{"op": NAME, …}`; the answer is
+`{"ok": true, …}` or `{"ok": false, "error": TEXT}`.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import Literal, TypeVar
+
+import msgspec
+
+from vdisagg.errors import ControllerGone
+
+SOCKET_NAME = "admin.sock"
+
+InstanceState = Literal[
+    "planned", "launching", "connected", "ready", "suspect", "dead", "draining", "stopped"
+]
+LinkState = Literal["cold", "probing", "warm", "stale", "down"]
+FrontState = Literal["waiting", "attached", "gone"]
+
+
+class InstanceStatus(msgspec.Struct):
+    """One engine as the controller sees it."""
+
+    name: str
+    role: str
+    state: InstanceState
+    since: float
+    """Unix time of the last change of state."""
+    reason: str = ""
+    in_flight: int = 0
+    """Legs that the controller has sent and that have not finished."""
+    running: int = 0
+    waiting: int = 0
+    """From the engine's own last scheduler statistics."""
+    kv_blocks_used: int = 0
+    """From the engine's last scheduler statistics: kv_cache_usage times the number of blocks."""
+    kv_blocks: int = 0
+    block_size: int = 0
+    max_model_len: int = 0
+    vllm_version: str = ""
+    kv_transfers: int = 0
+    """Transfers that the engine's connector statistics have reported (decode side)."""
+    kv_failures: int = 0
+    generation: int = 1
+
+
+class LinkStatus(msgspec.Struct):
+    """One prefill→decode pair."""
+
+    prefill: str
+    decode: str
+    state: LinkState
+    transfers: int = 0
+    last_beat: float | None = None
+    """Unix time of the last success, user request or probe."""
+    latency_s: float | None = None
+    mismatches: int = 0
+    reason: str = ""
+
+
+class Totals(msgspec.Struct):
+    """Users' requests since the controller started; probes are not counted."""
+
+    received: int = 0
+    in_flight: int = 0
+    finished: int = 0
+    failed: int = 0
+    aborted: int = 0
+    output_tokens: int = 0
+    handles_held: int = 0
+    """KV hand-overs that prefill still holds blocks for and that nobody has read or released."""
+
+
+class ControllerStatus(msgspec.Struct):
+    """The answer to `status`."""
+
+    pid: int
+    started: float
+    front_end: FrontState
+    instances: list[InstanceStatus]
+    links: list[LinkStatus]
+    totals: Totals
+    ok: bool = True
+
+
+class Event(msgspec.Struct):
+    """Something that happened, for people."""
+
+    at: float
+    subject: str
+    what: str
+
+
+class Events(msgspec.Struct):
+    """The answer to `events`."""
+
+    events: list[Event]
+    ok: bool = True
+
+
+class Done(msgspec.Struct):
+    """The answer to `probe`: every idle link has been beaten once, and what came of it."""
+
+    links: list[LinkStatus]
+    ok: bool = True
+
+
+class Refused(msgspec.Struct):
+    """An answer that is no answer."""
+
+    error: str
+    ok: bool = False
+
+
+Answer = TypeVar("Answer", ControllerStatus, Events, Done)
+
+
+def socket_address(directory: Path) -> tuple[str, int]:
+    """A path for the admin socket that fits sun_path (108 bytes), however deep `directory` is.
+
+    Returns the path and the directory descriptor that it goes through; the caller closes it.
+    """
+    descriptor = os.open(directory, os.O_DIRECTORY | os.O_PATH)
+    return f"/proc/self/fd/{descriptor}/{SOCKET_NAME}", descriptor
+
+
+def ask(directory: Path, answer: type[Answer], op: str, *, timeout_s: float = 5.0) -> Answer:
+    """Send one request to the controller of the cluster whose state is in `directory`.
+
+    Raises ControllerGone when nothing answers, or answers with a refusal, within `timeout_s`.
+    """
+    try:
+        path, descriptor = socket_address(directory)
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+                connection.settimeout(timeout_s)
+                connection.connect(path)
+                connection.sendall(msgspec.json.encode({"op": op}) + b"\n")
+                with connection.makefile("rb") as lines:
+                    line = lines.readline()
+        finally:
+            os.close(descriptor)
+    except OSError as exc:
+        raise ControllerGone(f"the controller does not answer on {directory}/{SOCKET_NAME}: {exc}") from exc
+    try:
+        return msgspec.json.decode(line, type=answer)
+    except msgspec.DecodeError as exc:
+        raise ControllerGone(f"the controller answered {op!r} with {line[:200]!r}") from exc

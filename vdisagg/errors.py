@@ -1,0 +1,78 @@
+"""One tree of errors. Each message says where, what, and what next.
+
+    Error
+    ├── UsageError            the user's input is wrong: exit code 2, nothing was started
+    │   └── TopologyError     …in a topology file: carries every finding at once
+    └── Failure               the world said no: exit code 1
+        ├── PlanConflict      a port or a GPU that the plan needs is taken
+        ├── ClusterBusy       another command holds the cluster's lock
+        ├── LaunchFailed      a process died or did not become ready in time
+        ├── ControllerGone    the controller does not answer on its admin socket
+        └── ProtocolError     an engine or a front end spoke a protocol that we do not know
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+class Error(Exception):
+    """Base of all errors that are shown to the user without a traceback."""
+
+    exit_code = 1
+
+
+class UsageError(Error):
+    """The input is wrong; nothing was started."""
+
+    exit_code = 2
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One fault in a topology file. `line` and `column` count from 1."""
+
+    file: str
+    line: int
+    column: int
+    key_path: str
+    what: str
+    next: str = ""
+
+    def __str__(self) -> str:
+        key = f"{self.key_path}: " if self.key_path else ""
+        tail = f"; {self.next}" if self.next else ""
+        return f"{self.file}:{self.line}:{self.column} {key}{self.what}{tail}"
+
+
+class TopologyError(UsageError):
+    """A topology file has faults; `findings` holds all of them, in file order."""
+
+    def __init__(self, findings: Sequence[Finding]) -> None:
+        self.findings = tuple(sorted(findings, key=lambda f: (f.line, f.column, f.key_path)))
+        super().__init__("\n".join(str(finding) for finding in self.findings))
+
+
+class Failure(Error):
+    """The input was right and the world said no."""
+
+
+class PlanConflict(Failure):
+    """A port or a GPU that the plan needs is taken."""
+
+
+class ClusterBusy(Failure):
+    """Another command holds the cluster's lock."""
+
+
+class LaunchFailed(Failure):
+    """A process died or did not become ready in time."""
+
+
+class ControllerGone(Failure):
+    """The controller does not answer on its admin socket."""
+
+
+class ProtocolError(Failure):
+    """An engine or a front end spoke a protocol that this version does not know."""
