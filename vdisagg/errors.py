@@ -8,7 +8,8 @@
         ├── ClusterBusy       another command holds the cluster's lock
         ├── LaunchFailed      a process died or did not become ready in time
         ├── ControllerGone    the controller does not answer on its admin socket
-        └── ProtocolError     an engine or a front end spoke a protocol that we do not know
+        ├── ProtocolError     an engine or a front end spoke a protocol that we do not know
+        └── Interrupted       a signal came; what was begun has been undone: exit code 128 + signal
 """
 
 from __future__ import annotations
@@ -76,3 +77,11 @@ class ControllerGone(Failure):
 
 class ProtocolError(Failure):
     """An engine or a front end spoke a protocol that this version does not know."""
+
+
+class Interrupted(Failure):
+    """A signal asked the command to stop, and it has undone what it began."""
+
+    def __init__(self, message: str, signal_number: int) -> None:
+        super().__init__(message)
+        self.exit_code = 128 + signal_number

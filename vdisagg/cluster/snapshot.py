@@ -1,0 +1,120 @@
+"""What can be seen of a cluster at one moment, as plain values: launch makes them, view shows them."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from vdisagg.cluster.admin import FrontState, InstanceStatus, LinkStatus, Totals
+from vdisagg.cluster.record import Holder
+from vdisagg.plan.model import Kind
+
+ProcessState = Literal["never", "running", "exited", "gone"]
+Phase = Literal["absent", "starting", "interrupted", "stopping", "up"]
+"""absent: no record. starting: an up is at work. interrupted: an up ended half-way and nobody is
+at work. stopping: a down is at work."""
+
+
+class Observation(msgspec.Struct, frozen=True):
+    """One process as its guard's files and /proc show it.
+
+    never: nothing was started. exited: its code or signal is known. gone: it is not alive and no
+    guard lived to see how it ended.
+    """
+
+    state: ProcessState
+    code: int | None = None
+    signal: int | None = None
+    ended_at: float | None = None
+    """Unix time."""
+    pid: int | None = None
+    guard_pid: int | None = None
+    guard_alive: bool = False
+    members: tuple[int, ...] = ()
+    """Living processes of its session or group, the leader first if it lives."""
+
+    @property
+    def how_it_ended(self) -> str:
+        """For people; empty while the process runs."""
+        if self.state == "exited":
+            return f"exit code {self.code}" if self.code is not None else f"signal {self.signal}"
+        if self.state == "gone":
+            return "gone, and its guard with it"
+        return ""
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """How far one process, or the links, have come on the way up."""
+
+    name: str
+    stage: str
+    """launching, loading, connected, ready; for the links: `1/2 warm`."""
+    elapsed_s: float
+    done: bool
+    detail: str = ""
+
+
+class UpResult(msgspec.Struct, frozen=True):
+    """What `up` has to say when the cluster serves."""
+
+    name: str
+    url: str
+    model: str
+    state_file: str
+    log_files: dict[str, str]
+    already: bool
+    """Whether it ran before, so that nothing had to be started."""
+    adopted: tuple[str, ...]
+    """Processes of an earlier, interrupted up that were kept."""
+    elapsed_s: float
+    needs_key: bool = False
+    """Whether the front end asks for an API key."""
+
+
+class DownResult(msgspec.Struct, frozen=True):
+    """What `down` has to say."""
+
+    name: str
+    ran: bool
+    """Whether there was anything recorded."""
+    ended: dict[str, tuple[int, ...]]
+    """Pids that were ended, by process."""
+    log_files: dict[str, str]
+
+
+class ProcessView(msgspec.Struct, frozen=True):
+    """One process in `status`."""
+
+    name: str
+    kind: Kind
+    node: str
+    state: str
+    """The controller's word for it while that is known, else the process's own state."""
+    observation: Observation
+    log: str
+    since: float | None = None
+    detail: str = ""
+    instance: InstanceStatus | None = None
+
+
+class ClusterView(msgspec.Struct, frozen=True):
+    """The answer to `vdisagg status`."""
+
+    name: str
+    phase: Phase
+    healthy: bool
+    problems: tuple[str, ...]
+    """What is wrong, for people; empty when healthy."""
+    state_directory: str
+    url: str = ""
+    model: str = ""
+    topology_file: str = ""
+    created: float | None = None
+    holder: Holder | None = None
+    """Who is at work on it (an up or a down), if anybody."""
+    processes: tuple[ProcessView, ...] = ()
+    controller_answers: bool = False
+    front_end: FrontState | None = None
+    links: tuple[LinkStatus, ...] = ()
+    totals: Totals | None = None

@@ -1,0 +1,1 @@
+"""Carries a plan out: runners, the guard, up, down, status and logs."""

@@ -1,0 +1,496 @@
+"""The guard: starts one process, keeps its log, pid and exit code, and ends its whole group.
+
+This one file is all of ours that runs beside a stock process. It is copied to nodes, so it knows
+only the standard library and Python 3.8. Each subcommand prints one JSON object between markers:
+
+    guard.py start DIRECTORY    the job comes as JSON on stdin (see `run_start`)
+    guard.py observe DIRECTORY
+    guard.py stop DIRECTORY GRACE_S
+
+A process is known by its pid together with its start time in clock ticks since boot and the boot's
+id: a recycled pid never matches. What belongs to it is every process of its session or process
+group; names and command lines are never looked at, since vLLM's processes rename themselves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # not at run time: Python 3.8 has no dict[…]
+    from collections.abc import Callable, Iterable, Iterator
+
+    Value = dict[str, Any]  # an object as JSON has it
+    Living = Callable[[], list[int]]
+
+PROCESS_FILE = "process.json"
+EXIT_FILE = "exit.json"
+LOG_FILE = "log"
+OLD_LOG_FILE = "log.1"
+TICKET_FILE = "ticket"
+LOCK_FILE = "lock"
+GUARD_LOG_FILE = "guard.log"
+BEGIN = "<<<vdisagg-guard "
+END = " vdisagg-guard>>>"
+
+POLL_S = 0.05
+KILL_WAIT_S = 15.0  # a killed process may sit in the driver while it gives its GPU memory back
+GUARD_WAIT_S = 2.0  # what a living guard needs to see the end of its group and leave
+EXIT_WAIT_S = 0.2  # what a living guard needs to write down how its process ended
+PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+
+
+class GuardError(Exception):
+    """Says what is wrong and what next, for the launcher to show."""
+
+
+# Looking at processes
+
+
+def boot_id() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def read_stat(pid: int) -> Value | None:
+    """State, process group, session and start time of a process; None when it does not exist."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    fields = text[
+        text.rindex(b")") + 2 :
+    ].split()  # the name before it may hold blanks and brackets
+    return {
+        "state": fields[0].decode(),
+        "group": int(fields[2]),
+        "session": int(fields[3]),
+        "start_ticks": int(fields[19]),
+    }
+
+
+def is_over(pid: int, stat: Value) -> bool:
+    """Whether a process has ended but for its parent's wait: a zombie without living threads."""
+    if stat["state"] not in "ZX":
+        return False
+    try:
+        return len(list(Path(f"/proc/{pid}/task").iterdir())) <= 1
+    except OSError:
+        return True
+
+
+def is_alive(pid: int, start_ticks: int) -> bool:
+    stat = read_stat(pid)
+    return stat is not None and stat["start_ticks"] == start_ticks and not is_over(pid, stat)
+
+
+def members_of(pid: int, start_ticks: int) -> list[int]:
+    """Living processes of the session or group that process `pid` leads or led, leader first."""
+    leader = read_stat(pid)
+    if leader is not None and leader["start_ticks"] != start_ticks:
+        return []  # the number can only be given out again once nobody of the old group is left
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        other = int(entry.name)
+        stat = read_stat(other)
+        if stat is None or pid not in (stat["session"], stat["group"]):
+            continue
+        if stat["start_ticks"] >= start_ticks and not is_over(other, stat):
+            found.append(other)
+    return sorted(found, key=lambda other: (other != pid, other))
+
+
+# Files
+
+
+def read_json(path: Path) -> Value | None:
+    """The object in a file, or None when there is no such file or nothing whole in it."""
+    try:
+        value = json.loads(path.read_text())
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def write_json(path: Path, value: Value) -> None:
+    part = path.with_name(f"{path.name}.part.{os.getpid()}")
+    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        json.dump(value, file)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
+
+
+def make_directory(directory: Path) -> None:
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    directory.chmod(0o700)
+
+
+@contextlib.contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Hold the directory's lock: start and stop exclude each other. The child never inherits it."""
+    with os.fdopen(os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)) as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def record_of(directory: Path) -> Value | None:
+    """What process.json says, if it was written since the machine's last boot."""
+    record = read_json(directory / PROCESS_FILE)
+    return record if record is not None and record.get("boot_id") == boot_id() else None
+
+
+# start
+
+
+def issue_ticket(directory: Path) -> str:
+    """Allow one start in this directory, until the next ticket or stop; returns the ticket.
+
+    A launcher may die right after it has sent a guard on its way. The stop that follows withdraws
+    the ticket, and so the late guard starts nothing.
+    """
+    make_directory(directory)
+    ticket = uuid.uuid4().hex
+    with locked(directory):
+        write_json(directory / TICKET_FILE, {"ticket": ticket})
+    return ticket
+
+
+def run_start(directory: Path, job: Value, answer: Callable[[Value], None]) -> None:
+    """Be the guard of one process: start it, `answer` the launcher, and stay until it has ended.
+
+    `job`: name, argv, env (added to our own environment), cwd, grace_s, and the ticket. Values of
+    `env` are written nowhere.
+    """
+    signals = {signal.SIGTERM, signal.SIGCHLD, signal.SIGINT, signal.SIGHUP}
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    become_subreaper()
+    with locked(directory):
+        ticket = read_json(directory / TICKET_FILE) or {}
+        if ticket.get("ticket") != job["ticket"]:
+            raise GuardError(f"{job['name']}: the launch was called off by a later command")
+        refuse_second(directory, job)
+        child = start_child(directory, job, unblocked)
+        record = describe(child.pid, job)
+        try:
+            write_json(directory / PROCESS_FILE, record)
+        except OSError:
+            child.kill()  # what nobody can find again must not live; it has had no time to fork
+            raise
+    answer(record)
+    watch(directory, child, record, job["grace_s"])
+
+
+def refuse_second(directory: Path, job: Value) -> None:
+    record = record_of(directory)
+    if record is None:
+        return
+    living = members_of(record["pid"], record["start_ticks"])
+    if living:
+        raise GuardError(
+            f"{job['name']}: already runs in {directory} as pid {living[0]}; "
+            "next: take that cluster down"
+        )
+
+
+def start_child(directory: Path, job: Value, unblocked: set[Any]) -> subprocess.Popen[bytes]:
+    log = directory / LOG_FILE
+    if log.exists() and log.stat().st_size:
+        log.replace(directory / OLD_LOG_FILE)
+    for leftover in (PROCESS_FILE, EXIT_FILE):  # a start that fails must not look like the last one
+        with contextlib.suppress(FileNotFoundError):
+            (directory / leftover).unlink()
+    usual_umask = os.umask(0o077)
+
+    def prepare() -> None:
+        # Safe here although `preexec_fn` is not in general: the guard has one thread.
+        signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
+        os.umask(usual_umask)
+
+    environment = dict(os.environ)
+    environment.update(job["env"])
+    with log.open("ab") as out:
+        try:
+            return subprocess.Popen(
+                job["argv"],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                cwd=job["cwd"],
+                env=environment,
+                start_new_session=True,
+                preexec_fn=prepare,
+            )
+        except OSError as exc:
+            raise GuardError(explain(job, exc)) from exc
+
+
+def explain(job: Value, exc: OSError) -> str:
+    name, executable, cwd = job["name"], job["argv"][0], job["cwd"]
+    if exc.filename == cwd and cwd != executable:
+        return f"{name}: cannot enter {cwd}: {exc.strerror}"
+    if exc.errno == errno.ENOENT:
+        return (
+            f"{name}: {executable}: no such file (or its interpreter is missing); "
+            "next: install it, or name the right executable in the topology"
+        )
+    if exc.errno == errno.EACCES:
+        return f"{name}: {executable}: not executable; next: chmod +x, or name another"
+    return f"{name}: {executable}: {exc.strerror}"
+
+
+def describe(pid: int, job: Value) -> Value:
+    child, guard = read_stat(pid), read_stat(os.getpid())
+    assert child is not None, "nobody has waited for it yet, so it is there, if as a zombie"
+    assert guard is not None
+    return {
+        "name": job["name"],
+        "pid": pid,
+        "start_ticks": child["start_ticks"],
+        "guard_pid": os.getpid(),
+        "guard_start_ticks": guard["start_ticks"],
+        "boot_id": boot_id(),
+        "argv": job["argv"],
+        "at": time.time(),
+    }
+
+
+def become_subreaper() -> None:
+    """Take in orphans of our child, so that they leave no zombies where pid 1 does not wait."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def watch(directory: Path, child: subprocess.Popen[bytes], record: Value, grace_s: float) -> None:
+    """Wait for the child; write its exit code at once; end what is left of its group.
+
+    TERM to the guard means TERM to the group, and KILL after the grace time.
+    """
+    signals = {signal.SIGTERM, signal.SIGCHLD}
+    pid, start_ticks = record["pid"], record["start_ticks"]
+    while child.poll() is None:
+        if signal.sigwait(signals) == signal.SIGTERM:
+            end(lambda: members_of(pid, start_ticks), grace_s, reap=child.poll)
+    try:
+        write_exit(directory, child.returncode, record)
+    except OSError as exc:  # a full disk, say: the group must be ended all the same
+        sys.stderr.write(f"exit code {child.returncode} could not be written: {exc}\n")
+    end(lambda: members_of(pid, start_ticks), grace_s, reap=reap_orphans)
+    reap_orphans()
+
+
+def write_exit(directory: Path, returncode: int, record: Value) -> None:
+    value = {
+        "pid": record["pid"],
+        "start_ticks": record["start_ticks"],
+        "code": returncode if returncode >= 0 else None,
+        "signal": -returncode if returncode < 0 else None,
+        "at": time.time(),
+    }
+    write_json(directory / EXIT_FILE, value)
+
+
+def reap_orphans() -> None:
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+# observe and stop
+
+
+def observe(directory: Path) -> Value:
+    """What there is to see of the process that was last started in `directory`.
+
+    `state`: never (nothing was started), running, exited (code or signal known), gone (not alive,
+    and no guard lived to see how it ended). `members`: living processes of its group.
+    """
+    written = read_json(directory / PROCESS_FILE)
+    seen: Value = {
+        "state": "never",
+        "code": None,
+        "signal": None,
+        "ended_at": None,
+        "pid": None,
+        "guard_pid": None,
+        "guard_alive": False,
+        "members": [],
+        "process": written,
+    }
+    if written is None:
+        return seen
+    pid, start_ticks = written["pid"], written["start_ticks"]
+    seen["pid"], seen["guard_pid"] = pid, written["guard_pid"]
+    if written["boot_id"] == boot_id():
+        seen["members"] = members_of(pid, start_ticks)
+        seen["guard_alive"] = is_alive(written["guard_pid"], written["guard_start_ticks"])
+    if pid in seen["members"]:
+        seen["state"] = "running"
+        return seen
+    ended = read_json(directory / EXIT_FILE)
+    deadline = time.monotonic() + EXIT_WAIT_S
+    while ended is None and seen["guard_alive"] and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+        ended = read_json(directory / EXIT_FILE)
+    if ended is not None and (ended["pid"], ended["start_ticks"]) == (pid, start_ticks):
+        seen["state"] = "exited"
+        seen["code"], seen["signal"], seen["ended_at"] = ended["code"], ended["signal"], ended["at"]
+    else:
+        seen["state"] = "gone"
+    return seen
+
+
+def send(pids: Iterable[int], number: int) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
+
+
+def end(
+    living: Living, grace_s: float, reap: Callable[[], object] = lambda: None
+) -> tuple[list[int], list[int]]:
+    """TERM what `living()` names, wait, KILL; returns (ended pids, pids that would not die)."""
+    ended = set(living())
+    if not ended:
+        return [], []
+    send(ended, signal.SIGTERM)
+    send(ended, signal.SIGCONT)  # a stopped process takes its TERM only when it goes on
+    left = wait_until_none(living, grace_s, ended, reap)
+    if left:
+        deadline = time.monotonic() + KILL_WAIT_S
+        while left and time.monotonic() < deadline:
+            send(left, signal.SIGKILL)  # again and again: members may have forked meanwhile
+            left = wait_until_none(living, 5 * POLL_S, ended, reap)
+    return sorted(ended - set(left)), sorted(left)
+
+
+def wait_until_none(
+    living: Living, limit_s: float, seen: set[int], reap: Callable[[], object] = lambda: None
+) -> list[int]:
+    deadline = time.monotonic() + limit_s
+    while True:
+        reap()
+        left = living()
+        seen.update(left)
+        if not left or time.monotonic() >= deadline:
+            return left
+        time.sleep(POLL_S)
+
+
+def stop(directory: Path, grace_s: float) -> Value:
+    """End everything that was started in `directory` and is recorded there; do it any number of times.
+
+    Returns {"ended": [pids], "left": [pids that even KILL did not end], "guard_killed": bool}.
+    """
+    if not directory.is_dir():
+        return {"ended": [], "left": [], "guard_killed": False}
+    # Waits for a start that is under way, and calls off later ones.
+    with locked(directory), contextlib.suppress(FileNotFoundError):
+        (directory / TICKET_FILE).unlink()
+    record = record_of(directory)
+    if record is None:
+        return {"ended": [], "left": [], "guard_killed": False}
+    ended, left = end(lambda: members_of(record["pid"], record["start_ticks"]), grace_s)
+    guard, guard_ticks = record["guard_pid"], record["guard_start_ticks"]
+
+    def living_guard() -> list[int]:
+        return [guard] if is_alive(guard, guard_ticks) else []
+
+    killed = False
+    if wait_until_none(living_guard, GUARD_WAIT_S, set()):
+        send(living_guard(), signal.SIGKILL)
+        killed = True
+        left = left + wait_until_none(living_guard, KILL_WAIT_S, set())
+    return {"ended": ended, "left": left, "guard_killed": killed}
+
+
+# The command line
+
+
+def say(value: Value) -> None:
+    sys.stdout.write(BEGIN + json.dumps(value) + END + "\n")
+    sys.stdout.flush()
+
+
+def daemonise(directory: Path) -> tuple[bool, int]:
+    """Fork off a process of its own session; returns the answer pipe there, and the reading end here.
+
+    Returns (True, descriptor) in the daemon and (False, descriptor) in the caller.
+    """
+    reading, writing = os.pipe()
+    first = os.fork()
+    if first:
+        os.close(writing)
+        os.waitpid(first, 0)
+        return False, reading
+    os.close(reading)
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    os.setpgid(0, 0)
+    os.chdir("/")
+    null = os.open(os.devnull, os.O_RDWR)
+    log = os.open(directory / GUARD_LOG_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(null, 0)
+    os.dup2(null, 1)
+    os.dup2(log, 2)
+    os.close(null)
+    os.close(log)
+    return True, writing
+
+
+def start_command(directory: Path) -> None:
+    job = json.load(sys.stdin)
+    make_directory(directory)
+    inside, pipe = daemonise(directory)
+    if not inside:
+        with os.fdopen(pipe) as answers:
+            text = answers.read()
+        say(
+            json.loads(text)
+            if text
+            else {"error": f"the guard died; see {directory / GUARD_LOG_FILE}"}
+        )
+        return
+
+    answers = os.fdopen(pipe, "w")
+
+    def answer(value: Value) -> None:
+        with contextlib.suppress(OSError), answers:  # the launcher may be gone
+            json.dump(value, answers)
+
+    try:
+        run_start(directory, job, lambda record: answer({"started": record}))
+    except (GuardError, OSError) as exc:
+        if answers.closed:
+            raise
+        answer({"error": str(exc)})
+        sys.exit(1)
+
+
+def main(words: list[str]) -> None:
+    if len(words) == 2 and words[0] == "start":
+        start_command(Path(words[1]))
+    elif len(words) == 2 and words[0] == "observe":
+        say(observe(Path(words[1])))
+    elif len(words) == 3 and words[0] == "stop":
+        say(stop(Path(words[1]), float(words[2])))
+    else:
+        sys.exit("usage: guard.py start|observe DIRECTORY, guard.py stop DIRECTORY GRACE_S")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,95 @@
+"""Pure: how far a cluster has come on its way up, out of what was observed at one moment."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from vdisagg.cluster.snapshot import Observation, Progress
+
+if TYPE_CHECKING:
+    from vdisagg.cluster.admin import ControllerStatus
+    from vdisagg.plan.model import Plan
+
+LINKS = "links"
+
+
+class Sighting(msgspec.Struct, frozen=True):
+    """Everything that was observed at one moment."""
+
+    observations: dict[str, Observation]
+    """By process; a process that has not been started yet is absent."""
+    controller: ControllerStatus | None
+    """None while nothing answers on the admin socket."""
+    http_ok: bool
+    """Whether GET /health on the front end was answered with 200."""
+
+
+class Casualty(msgspec.Struct, frozen=True):
+    """A process that will not become ready any more."""
+
+    name: str
+    how: str
+
+
+def progress(plan: Plan, seen: Sighting, elapsed_s: dict[str, float]) -> list[Progress]:
+    """One entry for each process in launch order, then one for the links.
+
+    `elapsed_s` is the time since the launch of each, by name.
+    """
+    found = []
+    for process in plan.processes():
+        stage, detail = _stage(plan, process.name, seen)
+        elapsed = elapsed_s.get(process.name, 0.0)
+        found.append(Progress(process.name, stage, elapsed, stage == "ready", detail))
+    links = seen.controller.links if seen.controller is not None else []
+    warm = sum(link.state == "warm" for link in links)
+    wanted = _links_wanted(plan)
+    waiting = ", ".join(
+        f"{link.prefill}→{link.decode} {link.state}{f' ({link.reason})' if link.reason else ''}"
+        for link in links
+        if link.state != "warm"
+    )
+    stage = f"{warm}/{wanted} warm"
+    elapsed = elapsed_s.get(LINKS, 0.0)
+    found.append(Progress(LINKS, stage, elapsed, warm >= wanted, waiting))
+    return found
+
+
+def _links_wanted(plan: Plan) -> int:
+    roles = [instance.role for instance in plan.instances]
+    return roles.count("prefill") * roles.count("decode")
+
+
+def _stage(plan: Plan, name: str, seen: Sighting) -> tuple[str, str]:
+    observation = seen.observations.get(name)
+    if observation is None or observation.state == "never":
+        return "launching", ""
+    if observation.state != "running":
+        return "dead", observation.how_it_ended
+    if name == plan.controller.name:
+        return ("ready", "") if seen.controller is not None else ("loading", "")
+    if seen.controller is None:
+        return "loading", ""
+    if name == plan.front_end.process.name:
+        if seen.controller.front_end != "attached":
+            return "loading", ""
+        return ("ready", "") if seen.http_ok else ("connected", "")
+    for instance in seen.controller.instances:
+        if instance.name == name:
+            state: str = instance.state
+            return ("loading" if state in ("planned", "launching") else state), instance.reason
+    return "loading", ""
+
+
+def casualty(plan: Plan, seen: Sighting) -> Casualty | None:
+    """The first process, in launch order, that has died, if any."""
+    for process in plan.processes():
+        observation = seen.observations.get(process.name)
+        if observation is not None and observation.state in ("exited", "gone"):
+            return Casualty(process.name, observation.how_it_ended)
+    for instance in seen.controller.instances if seen.controller is not None else []:
+        if instance.state == "dead":
+            return Casualty(instance.name, f"reported dead: {instance.reason or 'no reason given'}")
+    return None

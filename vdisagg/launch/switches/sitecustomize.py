@@ -1,0 +1,113 @@
+"""Two switches for stock vLLM processes: all that they ever load from us, through PYTHONPATH.
+
+VDISAGG_ROUTER_HANDOVER=1         front end: a new connection may take over a dead one's identity
+VDISAGG_NIXL_PROGRESS_DELAY_US=N  engines on CPU: NIXL's progress thread rests N µs between polls
+
+The first touches pyzmq, the second NIXL's Python binding; neither touches vLLM. The front end only
+ever writes to its ROUTER, so it never learns that a controller's connection has died, and without
+the hand-over it would drop everything meant for the next one. NIXL's binding asks for a delay of 0,
+which keeps a core busy for nothing.
+
+Python imports one `sitecustomize` and no more: an interpreter's own one is run from here first.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+
+NIXL_BINDINGS = ("nixl_cu13._api", "nixl_cu12._api", "nixl_rocm._api")
+
+
+class Patching(Loader):
+    """The usual loader of one module, with a patch applied right after the module has run."""
+
+    def __init__(self, usual: Loader, patch: Callable[[Any], None]) -> None:
+        self._usual = usual
+        self._patch = patch
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._usual.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._usual.exec_module(module)
+        self._patch(module)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._usual, name)  # get_source and the like, for whoever asks
+
+
+class PatchOnImport(MetaPathFinder):
+    """Finds what `patches` names as everybody does, and has it patched."""
+
+    def __init__(self, patches: dict[str, Callable[[Any], None]]) -> None:
+        self._patches = patches
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        patch = self._patches.get(name)
+        spec = PathFinder.find_spec(name, path, target) if patch is not None else None
+        if patch is not None and spec is not None and spec.loader is not None:
+            spec.loader = Patching(spec.loader, patch)
+        return spec
+
+
+def hand_over(sockets: Any) -> None:
+    """Patch zmq.sugar.socket: every ROUTER gets ROUTER_HANDOVER before it binds."""
+    from zmq import ROUTER, ROUTER_HANDOVER, TYPE
+
+    usual = sockets.Socket.bind
+
+    def bind(self: Any, address: Any) -> Any:
+        if self.getsockopt(TYPE) == ROUTER:
+            self.setsockopt(ROUTER_HANDOVER, 1)
+        return usual(self, address)
+
+    sockets.Socket.bind = bind
+
+
+def calm(binding: Any) -> None:
+    """Patch NIXL's binding: agents get the progress thread's delay from our variable."""
+    usual = binding.nixlBind.nixlAgent
+    delay_us = int(os.environ["VDISAGG_NIXL_PROGRESS_DELAY_US"])
+
+    def agent(name: str, config: Any) -> Any:
+        config.pthrDelay = delay_us
+        return usual(name, config)
+
+    binding.nixlBind.nixlAgent = agent
+
+
+def wanted(environment: Mapping[str, str]) -> dict[str, Callable[[Any], None]]:
+    """The patches that the environment asks for, by module."""
+    patches: dict[str, Callable[[Any], None]] = {}
+    if environment.get("VDISAGG_ROUTER_HANDOVER") == "1":
+        patches["zmq.sugar.socket"] = hand_over
+    if environment.get("VDISAGG_NIXL_PROGRESS_DELAY_US"):
+        patches.update(dict.fromkeys(NIXL_BINDINGS, calm))
+    return patches
+
+
+def run_shadowed() -> None:
+    """Run the `sitecustomize` that this one hides, as distributions and site admins have one."""
+    here = Path(__file__).parent.resolve()
+    elsewhere = [entry for entry in sys.path if Path(entry or ".").resolve() != here]
+    spec = PathFinder.find_spec("sitecustomize", elsewhere)
+    if spec is not None and spec.loader is not None:
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+
+
+if __name__ == "sitecustomize":
+    run_shadowed()
+    sys.meta_path.insert(0, PatchOnImport(wanted(os.environ)))
