@@ -1,0 +1,139 @@
+"""The processes of a cluster as command lines and environment: engine, front end, controller."""
+
+from __future__ import annotations
+
+import json
+
+from vdisagg.plan import device
+from vdisagg.plan.connectors import Connector
+from vdisagg.plan.model import Address, FrontEnd, Process, Secret
+from vdisagg.plan.site import Site
+from vdisagg.topology import flags, vllm_flags
+from vdisagg.topology.engines import Engine, merge_env
+
+FRONT_END = "front-end"
+CONTROLLER = "controller"
+
+
+def engine(
+    site: Site,
+    connector: Connector,
+    wanted: Engine,
+    gpus: tuple[int, ...],
+    handshake: Address,
+    ports: tuple[int, ...],
+) -> Process:
+    """One stock headless engine that dials the controller at `handshake`."""
+    node, host = site.node(wanted.node), site.host(wanted.node)
+    directory = site.directory(wanted.node, wanted.name)
+    args = device.engine_flags(node.device, wanted.args) | wanted.args
+    transfer = connector.settings(wanted.role, device=node.device)
+    env = device.engine_environment(node.device) | _stock_environment(site) | wanted.env
+    # vLLM ignores --data-parallel-address where the data-parallel size is 1: the variable counts.
+    env |= {"VLLM_DP_MASTER_IP": handshake.host, "VLLM_HOST_IP": host}
+    env |= connector.environment(Address(host, ports[0]))
+    if gpus:
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, gpus))
+    switches = device.takes_switches(node.device)
+    if switches:
+        env |= site.switches(wanted.node, directory, env)
+    return Process(
+        name=wanted.name,
+        kind=wanted.role,
+        node=wanted.node,
+        argv=site.serve(
+            wanted.node,
+            (
+                *_model(site),
+                "--headless",
+                *("--data-parallel-address", handshake.host),
+                *("--data-parallel-rpc-port", str(handshake.port)),
+                *("--kv-transfer-config", json.dumps(transfer, separators=(",", ":"))),
+                *flags.words(args),
+            ),
+        ),
+        env=env,
+        directory=directory,
+        secrets=_secrets(site, wanted.node),
+        switches=switches,
+    )
+
+
+def front_end(site: Site, handshake: Address) -> FrontEnd:
+    """The stock API server(s), waiting at `handshake` for one engine: the controller plays it."""
+    spec = site.topology.front_end
+    node_name = spec.node or ""
+    node = site.node(node_name)
+    directory = site.directory(node_name, FRONT_END)
+    shared = {
+        name: value
+        for name, value in site.topology.engine.args.items()
+        if not concerns_engines_only(name)
+    }
+    args = flags.merge((shared, spec.args))
+    count = spec.api_server_count
+    env = device.front_end_environment(node.device) | _stock_environment(site)
+    env |= merge_env(node.env, spec.env)
+    # A restarted controller comes back under the identity of the dead one: let it in.
+    env["VDISAGG_ROUTER_HANDOVER"] = "1"
+    env |= site.switches(node_name, directory, env)
+    secrets = _secrets(site, node_name)
+    if spec.api_key is not None:
+        key = Secret("VLLM_API_KEY", from_env=spec.api_key.env, from_file=spec.api_key.file)
+        secrets = (*secrets, key)
+    process = Process(
+        name=FRONT_END,
+        kind="front_end",
+        node=node_name,
+        argv=site.serve(
+            node_name,
+            (
+                *_model(site),
+                *("--host", spec.host),
+                *("--port", str(spec.port)),
+                *("--data-parallel-size-local", "0"),
+                *("--data-parallel-address", handshake.host),
+                *("--data-parallel-rpc-port", str(handshake.port)),
+                *(("--api-server-count", str(count)) if count > 1 else ()),
+                *flags.words(args),
+            ),
+        ),
+        env=env,
+        directory=directory,
+        secrets=secrets,
+        switches=True,
+    )
+    http = Address(spec.host, spec.port)
+    return FrontEnd(process, http, handshake, count, site.topology.served_model_name)
+
+
+def controller(site: Site) -> Process:
+    """Our own process."""
+    node = site.topology.controller.node or ""
+    return Process(
+        name=CONTROLLER,
+        kind="controller",
+        node=node,
+        argv=(site.here.python, "-m", "vdisagg.control", str(site.here.state_directory)),
+        env={"PYTHONUNBUFFERED": "1"},
+        directory=site.directory(node, CONTROLLER),
+    )
+
+
+def concerns_engines_only(name: str) -> bool:
+    """Whether a flag that holds for all engines is not said to the front end."""
+    flag = flags.flag_of(name).partition(".")[0]
+    return flag in vllm_flags.ENGINE_ONLY or flag == "enforce-eager"
+
+
+def _model(site: Site) -> tuple[str, ...]:
+    return (site.topology.model, "--served-model-name", site.topology.served_model_name)
+
+
+def _stock_environment(site: Site) -> dict[str, str]:
+    offline = {"HF_HUB_OFFLINE": "1"} if site.topology.model_is_path else {}
+    return {"VLLM_NO_USAGE_STATS": "1", "PYTHONUNBUFFERED": "1"} | offline
+
+
+def _secrets(site: Site, node_name: str) -> tuple[Secret, ...]:
+    return tuple(Secret(name, from_env=name) for name in site.node(node_name).secrets)

@@ -1,0 +1,1 @@
+"""What is wanted: the topology file, read strictly into frozen values. No side effect beyond reading."""

@@ -1,0 +1,116 @@
+"""What no single map of the file can know: nodes exist, GPUs suffice, flags are the user's to set."""
+
+from __future__ import annotations
+
+import difflib
+
+from vdisagg.topology import flags
+from vdisagg.topology.engines import ROLES, assign_gpus, engines, side_of
+from vdisagg.topology.fault import Fault, KeyPath
+from vdisagg.topology.model import Topology
+
+CONNECTORS = ("nixl",)
+_LATER = ("mooncake", "mooncake_store", "lmcache", "example", "multi")
+_PROCESS_NAMES = ("controller", "front-end")
+
+
+def check(topology: Topology) -> list[Fault]:
+    """All faults of a topology whose shape is right."""
+    return [
+        *_connector(topology),
+        *_nodes(topology),
+        *_node_references(topology),
+        *_flags(topology),
+        *_environment(topology),
+        *_names(topology),
+        *assign_gpus(topology)[1],
+    ]
+
+
+def _connector(topology: Topology) -> list[Fault]:
+    name = topology.connector
+    if name in CONNECTORS:
+        return []
+    offered = f"say {' or '.join(CONNECTORS)}"
+    if name in _LATER:
+        return [Fault(("connector",), f"{name} is not offered yet", offered)]
+    return [Fault(("connector",), f"there is no connector {name!r}", offered)]
+
+
+def _nodes(topology: Topology) -> list[Fault]:
+    faults = []
+    remote = any(not node.local for node in topology.nodes.values())
+    for name, node in topology.nodes.items():
+        path: KeyPath = ("nodes", name)
+        if node.interface is not None:
+            next_ = "say the address as `data_ip:`"
+            faults.append(Fault((*path, "interface"), "is not offered yet", next_))
+        if node.local and remote and node.data_ip is None and _is_used(topology, name):
+            what = "is this machine, and other nodes must reach it"
+            faults.append(Fault(path, what, "say `data_ip:`, its address on their network"))
+    return faults
+
+
+def _is_used(topology: Topology, name: str) -> bool:
+    parts = (topology.front_end.node, topology.controller.node)
+    return name in parts or any(engine.node == name for engine in engines(topology))
+
+
+def _node_references(topology: Topology) -> list[Fault]:
+    faults = []
+    wanted: dict[KeyPath, str | None] = {
+        ("front_end", "node"): topology.front_end.node,
+        ("controller", "node"): topology.controller.node,
+    }
+    for role in ROLES:
+        side = side_of(topology, role)
+        if side.node is not None or side.instances is None:
+            wanted[(role, "node")] = side.node
+        for index, spec in enumerate(side.instances or ()):
+            if spec.node is not None or side.node is None:
+                wanted[(role, "instances", index, "node")] = spec.node
+    known = ", ".join(topology.nodes)
+    for path, name in wanted.items():
+        if name is None:
+            faults.append(Fault(path, "is missing", f"say which node: {known}"))
+        elif name not in topology.nodes:
+            near = difflib.get_close_matches(name, topology.nodes, n=1, cutoff=0.6)
+            next_ = f"did you mean {near[0]}?" if near else f"the file has {known}"
+            faults.append(Fault(path, f"there is no node {name!r}", next_))
+    return faults
+
+
+def _flags(topology: Topology) -> list[Fault]:
+    faults = flags.check(topology.engine.args, ("engine", "args"), "engine")
+    for role in ROLES:
+        side = side_of(topology, role)
+        faults += flags.check(side.args, (role, "args"), "engine")
+        for index, spec in enumerate(side.instances or ()):
+            faults += flags.check(spec.args, (role, "instances", index, "args"), "engine")
+    return faults + flags.check(topology.front_end.args, ("front_end", "args"), "front_end")
+
+
+def _environment(topology: Topology) -> list[Fault]:
+    maps: dict[KeyPath, dict[str, str | None]] = {
+        ("engine", "env"): topology.engine.env,
+        ("front_end", "env"): topology.front_end.env,
+    }
+    for name, node in topology.nodes.items():
+        maps["nodes", name, "env"] = node.env
+    for role in ROLES:
+        side = side_of(topology, role)
+        maps[role, "env"] = side.env
+        for index, spec in enumerate(side.instances or ()):
+            maps[role, "instances", index, "env"] = spec.env
+    return [fault for path, env in maps.items() for fault in flags.check_env(env, path)]
+
+
+def _names(topology: Topology) -> list[Fault]:
+    faults = []
+    seen: set[str] = set()
+    for engine in engines(topology):
+        if engine.name in seen:
+            what = f"two engines are called {engine.name}"
+            faults.append(Fault((*engine.path, "name"), what, "give each its own name"))
+        seen.add(engine.name)
+    return faults

@@ -1,0 +1,81 @@
+"""What a file may leave out because the rest of it, or its own name, says it. Works on plain values.
+
+Runs before validation: values of a wrong kind are left as they are, for validation to report.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def fill(value: dict[str, object], *, stem: str, folder: Path) -> None:
+    """Fill in `name`, `served_model_name` and nodes, and make paths absolute, in place."""
+    value.setdefault("name", stem.lower().replace("_", "-").replace(".", "-"))
+    if isinstance(value.get("model"), str):
+        value["model"] = absolute(str(value["model"]), folder)
+        value.setdefault("served_model_name", str(value["model"]).rstrip("/").rpartition("/")[2])
+    else:
+        value.setdefault("served_model_name", "model")
+    for optional in ("engine", "front_end", "controller", "heartbeat", "timeouts", "ports"):
+        if optional in value and value[optional] is None:
+            del value[optional]  # `front_end:` with everything under it commented out
+    _paths(value, folder)
+    _nodes(value)
+
+
+def absolute(text: str, folder: Path) -> str:
+    """A path that starts with ./ ../ ~ or / made absolute; other text is a name, untouched."""
+    if text.startswith("~"):
+        return str(Path(text).expanduser())
+    if text.startswith(("./", "../", "/")) or text in (".", ".."):
+        return os.path.normpath(folder / text)
+    return text
+
+
+def _paths(value: dict[str, object], folder: Path) -> None:
+    front_end = value.get("front_end")
+    key = front_end.get("api_key") if isinstance(front_end, dict) else None
+    if isinstance(key, dict) and isinstance(key.get("file"), str):
+        key["file"] = os.path.normpath(folder / Path(key["file"]).expanduser())
+    if isinstance(value.get("log_dir"), str):
+        value["log_dir"] = os.path.normpath(folder / Path(str(value["log_dir"])).expanduser())
+    nodes = value.get("nodes")
+    for node in nodes.values() if isinstance(nodes, dict) else ():
+        if not isinstance(node, dict) or node.get("ssh") is not None:
+            continue  # paths of other machines mean what they mean there
+        for name in ("python", "vllm", "work_dir"):
+            if isinstance(node.get(name), str):
+                node[name] = absolute(node[name], folder)
+
+
+def _nodes(value: dict[str, object]) -> None:
+    nodes = value.get("nodes")
+    if not isinstance(nodes, dict) or not nodes:
+        return
+    for name, node in nodes.items():
+        if node is None:
+            nodes[name] = {}  # `here:` alone is a node with defaults
+    only = next(iter(nodes)) if len(nodes) == 1 else None
+    for role in ("prefill", "decode"):
+        side = value.get(role)
+        if only and role in value and side is None:
+            value[role] = side = {}
+        if only and isinstance(side, dict):
+            side.setdefault("node", only)
+    local = next((name for name, node in nodes.items() if _is_local(node)), None)
+    controller = _map(value, "controller")
+    if controller is not None:
+        controller.setdefault("node", local or only)
+    front_end = _map(value, "front_end")
+    if front_end is not None:
+        front_end.setdefault("node", controller.get("node") if controller else local)
+
+
+def _is_local(node: object) -> bool:
+    return isinstance(node, dict) and node.get("ssh") is None
+
+
+def _map(value: dict[str, object], key: str) -> dict[str, object] | None:
+    found = value.setdefault(key, {})
+    return found if isinstance(found, dict) else None
