@@ -115,13 +115,23 @@ def read(directory: Path) -> Record | None:
 
 
 def write(directory: Path, record: Record) -> None:
-    """Put the record in its place whole: readers see the old one or the new one. Mode 0600."""
+    """Put the record in its place whole: readers see the old one or the new one. Mode 0600.
+
+    Raises Failure when the disk does not take it.
+    """
     part = directory / f"{RECORD_FILE}.part"
+    try:
+        _write_whole(part, record)
+    except OSError as exc:
+        raise Failure(f"{directory / RECORD_FILE}: cannot be written: {exc.strerror}") from exc
+
+
+def _write_whole(part: Path, record: Record) -> None:
     with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
         file.write(msgspec.json.format(msgspec.json.encode(record)))
         file.flush()
         os.fsync(file.fileno())
-    part.replace(directory / RECORD_FILE)
+    part.replace(part.with_name(RECORD_FILE))
 
 
 def remove(directory: Path) -> None:

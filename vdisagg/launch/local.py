@@ -33,7 +33,7 @@ class LocalRunner:
     """Implements launch.runner.Runner for the machine that we run on."""
 
     def start(self, process: Process, secrets: Mapping[str, str], grace_s: float) -> Started:
-        directory = Path(process.directory)
+        directory = _directory(process)
         try:
             ticket = guard.issue_ticket(directory)
             if process.switches:
@@ -49,7 +49,7 @@ class LocalRunner:
             "name": process.name,
             "argv": process.argv,
             "env": {**process.env, **secrets},
-            "cwd": process.directory,
+            "cwd": str(directory),
             "grace_s": grace_s,
             "ticket": ticket,
         }
@@ -64,23 +64,23 @@ class LocalRunner:
         )
 
     def observe(self, process: Process) -> Observation:
-        seen = guard.observe(Path(process.directory))
+        seen = guard.observe(_directory(process))
         seen.pop("process")
         return Observation(**{**seen, "members": tuple(seen["members"])})
 
     def stop(self, process: Process, grace_s: float) -> Stopped:
-        done = guard.stop(Path(process.directory), grace_s)
+        done = guard.stop(_directory(process), grace_s)
         return Stopped(ended=tuple(done["ended"]), left=tuple(done["left"]))
 
     def tail(self, process: Process, lines: int) -> list[str]:
         try:
-            with (Path(process.directory) / LOG_FILE).open(errors="replace") as log:
+            with (_directory(process) / LOG_FILE).open(errors="replace") as log:
                 return [line.rstrip("\n") for line in deque(log, maxlen=lines)]
         except FileNotFoundError:
             return []
 
     def follow(self, process: Process, lines: int) -> Iterator[str]:
-        path = Path(process.directory) / LOG_FILE
+        path = _directory(process) / LOG_FILE
         while True:
             try:
                 log = path.open(errors="replace")
@@ -96,8 +96,12 @@ class LocalRunner:
         return ports.busy(addresses)
 
 
+def _directory(process: Process) -> Path:
+    return Path(process.directory).expanduser()
+
+
 def _run_guard(process: Process, job: str) -> str:
-    command = [sys.executable, "-I", "-S", guard.__file__, "start", process.directory]
+    command = [sys.executable, "-I", "-S", guard.__file__, "start", str(_directory(process))]
     try:
         done = subprocess.run(
             command,

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from vdisagg.cluster.admin import ControllerStatus
 from vdisagg.cluster.snapshot import Observation, Progress
 
 if TYPE_CHECKING:
-    from vdisagg.cluster.admin import ControllerStatus
     from vdisagg.plan.model import Plan
 
 LINKS = "links"

@@ -1,0 +1,33 @@
+"""Finds the process whose log is asked for."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+from vdisagg.cluster import record
+from vdisagg.errors import UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from vdisagg.plan.model import Process
+
+
+def find_process(state_directory: Path, name: str) -> Process:
+    """The recorded process of that name.
+
+    Raises UsageError that lists the valid names, or says that nothing is recorded.
+    """
+    recorded = record.read(state_directory)
+    if recorded is None:
+        raise UsageError(
+            f"cluster {state_directory.name} is not recorded, so nothing of it runs; "
+            "next: `vdisagg status` shows which clusters are"
+        )
+    processes = {process.name: process for process in recorded.plan.processes()}
+    if name not in processes:
+        near = get_close_matches(name, processes, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise UsageError(f"no process is named {name!r}; there are: {', '.join(processes)}{hint}")
+    return processes[name]

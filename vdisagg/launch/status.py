@@ -1,0 +1,166 @@
+"""Says truthfully how a cluster is, out of its record, its guards' files and its controller."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vdisagg.cluster import record
+from vdisagg.cluster.snapshot import ClusterView, Observation, Phase, ProcessView
+from vdisagg.launch.down import log_files
+from vdisagg.launch.sight import ask_controller, observe_all
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from vdisagg.cluster.admin import ControllerStatus, InstanceStatus
+    from vdisagg.cluster.record import Holder, Record
+    from vdisagg.launch.runner import Runner
+    from vdisagg.plan.model import Plan, Process
+
+ADMIN_LIMIT_S = 1.0  # a living controller answers in milliseconds
+
+
+def status(
+    runner_for: Callable[[str], Runner],
+    *,
+    state_directory: Path,
+    now: Callable[[], float] = time.time,
+) -> ClusterView:
+    """The cluster whose state is in `state_directory`, as it is at this moment.
+
+    Raises Failure when the record is unreadable.
+    """
+    name = state_directory.name
+    holder = record.holder(state_directory)
+    recorded = record.read(state_directory)
+    if recorded is None:
+        at_work = f"{holder} is at work on it" if holder else "nothing runs"
+        return ClusterView(name, "absent", False, (at_work,), str(state_directory), holder=holder)
+    plan = recorded.plan
+    observations = observe_all(plan, runner_for)
+    controller, silence = ask_controller(state_directory, timeout_s=ADMIN_LIMIT_S)
+    phase = _phase(recorded, holder)
+    problems = [
+        *_phase_problems(recorded, phase, holder, now()),
+        *_process_problems(plan, observations),
+    ]
+    if controller is not None:
+        problems += _controller_problems(controller)
+    elif observations[plan.controller.name].state == "running":
+        problems.append(silence)
+    return ClusterView(
+        name=name,
+        phase=phase,
+        healthy=phase == "up" and not problems,
+        problems=tuple(problems),
+        state_directory=str(state_directory),
+        url=plan.front_end.url,
+        model=plan.front_end.served_model_name,
+        topology_file=plan.topology_file,
+        created=recorded.created,
+        holder=holder,
+        processes=tuple(
+            _process_view(plan, process, observations[process.name], controller)
+            for process in plan.processes()
+        ),
+        controller_answers=controller is not None,
+        front_end=controller.front_end if controller is not None else None,
+        links=tuple(controller.links) if controller is not None else (),
+        totals=controller.totals if controller is not None else None,
+    )
+
+
+def _phase(recorded: Record, holder: Holder | None) -> Phase:
+    if holder is not None:
+        return "stopping" if holder.command.startswith("vdisagg down") else "starting"
+    return "up" if recorded.phase == "up" else "interrupted"
+
+
+def _phase_problems(recorded: Record, phase: Phase, holder: Holder | None, now: float) -> list[str]:
+    if holder is not None:
+        return [f"{holder} is at work on it since {max(0.0, now - holder.since):.0f} s"]
+    if phase == "interrupted":
+        age = max(0.0, now - recorded.created)
+        return [
+            f"an up (pid {recorded.by_pid}) began {age:.0f} s ago and ended half-way; next: "
+            f"`vdisagg up {recorded.plan.topology_file}` goes on from it, "
+            f"`vdisagg down --name {recorded.plan.name}` ends it"
+        ]
+    return []
+
+
+def _process_problems(plan: Plan, observations: dict[str, Observation]) -> list[str]:
+    logs = log_files(plan)
+    problems = []
+    for name, seen in observations.items():
+        if seen.state == "running" and not seen.guard_alive:
+            problems.append(f"{name}: its guard (pid {seen.guard_pid}) is gone; it runs on")
+        elif seen.state == "never":
+            problems.append(f"{name}: not started")
+        elif seen.state != "running":
+            rest = f"; of its group live on: {list(seen.members)}" if seen.members else ""
+            problems.append(f"{name}: {seen.how_it_ended}{rest}; its log: {logs[name]}")
+    return problems
+
+
+def _controller_problems(controller: ControllerStatus) -> list[str]:
+    problems = [
+        f"{instance.name}: {instance.state}{_because(instance.reason)}"
+        for instance in controller.instances
+        if instance.state != "ready"
+    ]
+    problems += [
+        f"link {link.prefill}→{link.decode}: {link.state}{_because(link.reason)}"
+        for link in controller.links
+        if link.state != "warm"
+    ]
+    if controller.front_end != "attached":
+        problems.append(f"front end: {controller.front_end}")
+    return problems
+
+
+def _because(reason: str) -> str:
+    return f", {reason}" if reason else ""
+
+
+def _process_view(
+    plan: Plan, process: Process, seen: Observation, controller: ControllerStatus | None
+) -> ProcessView:
+    instance = _instance(controller, process.name)
+    return ProcessView(
+        name=process.name,
+        kind=process.kind,
+        node=process.node,
+        state=_state(plan, process, seen, controller, instance),
+        observation=seen,
+        log=str(Path(process.directory) / record.LOG_FILE),
+        since=instance.since if instance is not None else None,
+        detail=seen.how_it_ended or (instance.reason if instance is not None else ""),
+        instance=instance,
+    )
+
+
+def _instance(controller: ControllerStatus | None, name: str) -> InstanceStatus | None:
+    found = controller.instances if controller is not None else []
+    return next((instance for instance in found if instance.name == name), None)
+
+
+def _state(
+    plan: Plan,
+    process: Process,
+    seen: Observation,
+    controller: ControllerStatus | None,
+    instance: InstanceStatus | None,
+) -> str:
+    """The process's own state decides; only of a running one the controller knows more."""
+    if seen.state != "running":
+        return seen.state
+    if controller is None:
+        return "silent" if process.kind == "controller" else "running"
+    if process.name == plan.front_end.process.name:
+        return "ready" if controller.front_end == "attached" else controller.front_end
+    if process.kind == "controller":
+        return "ready"
+    return instance.state if instance is not None else "running"

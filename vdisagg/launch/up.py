@@ -1,0 +1,307 @@
+"""Brings a cluster up: starts what its plan names, waits until it serves, or undoes what it began.
+
+The record is written before the first launch, and every process's directory is in it, so that
+whoever comes after a `kill -9` of this command finds everything that it may have started.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, Literal, Protocol
+
+import msgspec
+
+from vdisagg.cluster import record
+from vdisagg.cluster.record import Record
+from vdisagg.cluster.snapshot import Observation, Progress, UpResult
+from vdisagg.errors import Failure, LaunchFailed, PlanConflict
+from vdisagg.launch.down import log_files
+from vdisagg.launch.ending import end_processes
+from vdisagg.launch.interrupt import Interrupt
+from vdisagg.launch.readiness import Casualty, Sighting, casualty, progress
+from vdisagg.launch.secrets import read_secrets
+from vdisagg.launch.sight import ask_controller, is_healthy, observe_all
+from vdisagg.plan.compare import differences
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from vdisagg.launch.runner import Runner
+    from vdisagg.plan.model import Plan, Process
+
+POLL_S = 0.2
+LAST_LINES = 20
+
+
+class Report(Protocol):
+    """Where up tells how it goes."""
+
+    def say(self, text: str) -> None:
+        """One thing that the user should know."""
+
+    def progress(self, entries: Sequence[Progress]) -> None:
+        """How far everything has come; called several times a second."""
+
+
+def up(
+    plan: Plan,
+    runner_for: Callable[[str], Runner],
+    *,
+    state_directory: Path,
+    report: Report,
+    environment: Mapping[str, str] = os.environ,
+    clock: Callable[[], float] = time.monotonic,
+    now: Callable[[], float] = time.time,
+) -> UpResult:
+    """Bring the planned cluster up and return once it serves; or adopt an interrupted up of it.
+
+    Raises ClusterBusy, PlanConflict, UsageError (a secret is missing), LaunchFailed, Interrupted,
+    and Failure when another topology runs under this name or the running cluster has a casualty.
+    Whatever it raises, what this call started has been ended again.
+    """
+    with (
+        Interrupt(report.say) as interrupt,
+        record.Lock(state_directory, f"vdisagg up {plan.topology_file}", clock=now),
+    ):
+        begun = clock()
+        earlier = _living_record(plan, runner_for, state_directory, report)
+        if earlier is not None and earlier.phase == "up":
+            return _result(earlier.plan, state_directory, already=True, elapsed_s=0.0)
+        launch = _Launch(earlier, plan, runner_for, state_directory, report, interrupt, clock, now)
+        secrets = read_secrets(launch.plan.processes(), environment)
+        launch.test_ports()
+        try:
+            launch.start_missing(secrets)
+            launch.wait_until_ready()
+            interrupt.check()
+        except BaseException:
+            launch.undo()
+            raise
+        launch.write("up")
+        return _result(
+            launch.plan,
+            state_directory,
+            adopted=tuple(launch.adopted),
+            elapsed_s=clock() - begun,
+        )
+
+
+def _living_record(
+    plan: Plan, runner_for: Callable[[str], Runner], state_directory: Path, report: Report
+) -> Record | None:
+    """The record of what runs, fit to be said "is up" of or to be adopted; None to start afresh."""
+    earlier = record.read(state_directory)
+    if earlier is None:
+        return None
+    name = earlier.plan.name
+    observations = observe_all(earlier.plan, runner_for)
+    if not any(seen.members for seen in observations.values()):
+        report.say(f"nothing of the last run of {name} is left; starting afresh")
+        record.remove(state_directory)
+        return None
+    if earlier.plan.digest != plan.digest:
+        changed = differences(earlier.plan.topology, plan.topology) or ["the topology differs"]
+        raise Failure(
+            "\n".join(
+                (
+                    f"cluster {name} runs with another topology than {plan.topology_file}:",
+                    *(f"  {line}" for line in changed),
+                    f"next: run `vdisagg down --name {name}` first",
+                )
+            )
+        )
+    if earlier.phase == "up":
+        _refuse_casualties(earlier, observations)
+    return earlier
+
+
+def _refuse_casualties(earlier: Record, observations: dict[str, Observation]) -> None:
+    logs = log_files(earlier.plan)
+    dead = [
+        f"  {name}: {seen.how_it_ended or 'was never started'}; its log: {logs[name]}"
+        for name, seen in observations.items()
+        if seen.state != "running"
+    ]
+    if dead:
+        name = earlier.plan.name
+        raise Failure(
+            "\n".join(
+                (
+                    f"cluster {name} is up, but not whole:",
+                    *dead,
+                    f"next: `vdisagg down --name {name}`, then up again",
+                )
+            )
+        )
+
+
+def _result(
+    plan: Plan,
+    state_directory: Path,
+    *,
+    elapsed_s: float,
+    already: bool = False,
+    adopted: tuple[str, ...] = (),
+) -> UpResult:
+    return UpResult(
+        name=plan.name,
+        url=plan.front_end.url,
+        model=plan.front_end.served_model_name,
+        state_file=str(state_directory / record.RECORD_FILE),
+        log_files=log_files(plan),
+        already=already,
+        adopted=adopted,
+        elapsed_s=elapsed_s,
+        needs_key=bool(plan.front_end.process.secrets),
+    )
+
+
+class _Launch:
+    """One up at work: what it has adopted, what it has started, and how to undo the latter."""
+
+    def __init__(
+        self,
+        earlier: Record | None,
+        plan: Plan,
+        runner_for: Callable[[str], Runner],
+        state_directory: Path,
+        report: Report,
+        interrupt: Interrupt,
+        clock: Callable[[], float],
+        now: Callable[[], float],
+    ) -> None:
+        self.plan = plan if earlier is None else earlier.plan
+        self.adopted: dict[str, Observation] = {}
+        self._launched: list[Process] = []
+        self._runner_for = runner_for
+        self._state_directory = state_directory
+        self._report = report
+        self._interrupt = interrupt
+        self._clock = clock
+        self._now = now
+        self._begun = clock()
+        self._started_at: dict[str, float] = {}
+        self._record = Record(self.plan, now(), os.getpid(), "starting", {})
+        if earlier is not None:
+            self._adopt(earlier)
+
+    def _adopt(self, earlier: Record) -> None:
+        observations = observe_all(self.plan, self._runner_for)
+        self.adopted = {n: seen for n, seen in observations.items() if seen.state == "running"}
+        self._record = msgspec.structs.replace(earlier, by_pid=os.getpid())
+        age = max(0.0, self._now() - earlier.created)
+        kept = ", ".join(f"{name} (pid {seen.pid})" for name, seen in self.adopted.items())
+        self._report.say(
+            f"an earlier `vdisagg up` (pid {earlier.by_pid}, {age:.0f} s ago) ended half-way; "
+            f"going on from it, keeping {kept or 'nothing'}"
+        )
+
+    def write(self, phase: Literal["starting", "up"]) -> None:
+        """Write the record in its present form."""
+        self._record = msgspec.structs.replace(self._record, phase=phase)
+        record.write(self._state_directory, self._record)
+
+    def test_ports(self) -> None:
+        """Raises PlanConflict that names every port that somebody else holds, and who."""
+        wanted = self.plan.ports()
+        own = {f"pid {pid} " for seen in self.adopted.values() for pid in seen.members}
+        busy = self._runner_for(self.plan.controller.node).busy_ports(wanted)
+        taken = [
+            f"{address} ({wanted[address]}) is taken: {who}"
+            for address, who in busy.items()
+            if not any(who.startswith(pid) for pid in own)
+        ]
+        if taken:
+            taken.append("next: end that process, or set other ports in the topology")
+            raise PlanConflict("\n".join(taken))
+
+    def start_missing(self, secrets: dict[str, dict[str, str]]) -> None:
+        """Start what is not adopted, all at once; the record is on disk before the first."""
+        self.write("starting")
+        for process in self.plan.processes():
+            self._interrupt.check()
+            self._started_at[process.name] = self._clock()
+            if process.name not in self.adopted:
+                self._start(process, secrets[process.name])
+            self._look({})
+        self._interrupt.check()
+
+    def _start(self, process: Process, secrets: dict[str, str]) -> None:
+        runner = self._runner_for(process.node)
+        grace_s = self.plan.timeouts.stop_s
+        if self.adopted:
+            # A late guard of the earlier up may still be on its way, and members of a group whose
+            # leader has died may live.
+            runner.stop(process, grace_s)
+        self._launched.append(process)  # before the start: undo must cover one that fails half-way
+        self._record.processes[process.name] = runner.start(process, secrets, grace_s)
+        self.write("starting")
+
+    def wait_until_ready(self) -> None:
+        """Raises LaunchFailed when a process dies, or the deadline passes."""
+        deadline = self._begun + self.plan.timeouts.launch_s
+        while True:
+            self._interrupt.check()
+            entries, lost = self._look(observe_all(self.plan, self._runner_for))
+            if lost is not None:
+                raise LaunchFailed(self._obituary(lost))
+            if all(entry.done for entry in entries):
+                return
+            if self._clock() >= deadline:
+                raise LaunchFailed(self._overdue(entries))
+            time.sleep(POLL_S)
+
+    def _look(self, observations: dict[str, Observation]) -> tuple[list[Progress], Casualty | None]:
+        controller = None
+        http_ok = False
+        if observations:
+            controller, _ = ask_controller(self._state_directory)
+        if controller is not None and controller.front_end == "attached":
+            http_ok = is_healthy(self.plan.front_end.url)
+        seen = Sighting(observations, controller, http_ok)
+        elapsed = {name: self._clock() - at for name, at in self._started_at.items()}
+        entries = progress(self.plan, seen, {**elapsed, "links": self._clock() - self._begun})
+        self._report.progress(entries)
+        return entries, casualty(self.plan, seen)
+
+    def _obituary(self, lost: Casualty) -> str:
+        return f"{lost.name} died while starting: {lost.how}\n{self._last_words(lost.name)}"
+
+    def _overdue(self, entries: list[Progress]) -> str:
+        late = [entry for entry in entries if not entry.done]
+        lines = [
+            f"not ready after {self.plan.timeouts.launch_s:.0f} s (timeouts.launch):",
+            *(f"  {e.name}: {e.stage}{f', {e.detail}' if e.detail else ''}" for e in late),
+        ]
+        known = {process.name for process in self.plan.processes()}
+        lines += [self._last_words(entry.name) for entry in late[:1] if entry.name in known]
+        return "\n".join(lines)
+
+    def _last_words(self, name: str) -> str:
+        process = next(p for p in self.plan.processes() if p.name == name)
+        tail = self._runner_for(process.node).tail(process, LAST_LINES)
+        log = log_files(self.plan)[name]
+        said = [f"  | {line}" for line in tail] or ["  (nothing)"]
+        return "\n".join((f"the last lines of {log}:", *said))
+
+    def undo(self) -> None:
+        """End what this up launched; forget the cluster if nothing else of it lives."""
+        self._interrupt.undoing()
+        names = ", ".join(process.name for process in self._launched)
+        if names:
+            self._report.say(f"ending what was started: {names}")
+        ended = end_processes(self._launched, self._runner_for, self.plan.timeouts.stop_s)
+        if not ended.faults and not self.adopted:
+            record.remove(self._state_directory)
+            return
+        for process in self._launched:
+            self._record.processes.pop(process.name, None)
+        self.write("starting")
+        for fault in ended.faults:
+            self._report.say(fault)
+        if self.adopted:
+            kept = ", ".join(f"{name} (pid {seen.pid})" for name, seen in self.adopted.items())
+            self._report.say(f"left running, as this up did not start them: {kept}")
+        self._report.say(f"next: `vdisagg down --name {self.plan.name}`")
