@@ -16,6 +16,7 @@ import msgspec
 from vdisagg.errors import ControllerGone
 
 SOCKET_NAME = "admin.sock"
+OPERATIONS = ("status", "events", "probe", "refresh")
 
 InstanceState = Literal[
     "planned", "launching", "connected", "ready", "suspect", "dead", "draining", "stopped"
@@ -48,6 +49,8 @@ class InstanceStatus(msgspec.Struct):
     """Transfers that the engine's connector statistics have reported (decode side)."""
     kv_failures: int = 0
     generation: int = 1
+    stats_at: float | None = None
+    """Unix time of those statistics. An idle engine sends none: `refresh` makes it."""
 
 
 class LinkStatus(msgspec.Struct):
@@ -105,10 +108,10 @@ class Events(msgspec.Struct):
 
 
 class Done(msgspec.Struct):
-    """The answer to `probe`: every idle link has been beaten once, and what came of it."""
+    """The answer to `probe` (every link's next probe is due now) and `refresh` (every engine has been
+    sent a dummy request, so that its statistics will be fresh). What comes of it shows in `status`."""
 
-    links: list[LinkStatus]
-    ok: bool = True
+    ok: Literal[True] = True
 
 
 class Refused(msgspec.Struct):
@@ -147,7 +150,9 @@ def ask(directory: Path, answer: type[Answer], op: str, *, timeout_s: float = 5.
         finally:
             os.close(descriptor)
     except OSError as exc:
-        raise ControllerGone(f"the controller does not answer on {directory}/{SOCKET_NAME}: {exc}") from exc
+        raise ControllerGone(
+            f"the controller does not answer on {directory}/{SOCKET_NAME}: {exc}"
+        ) from exc
     try:
         return msgspec.json.decode(line, type=answer)
     except msgspec.DecodeError as exc:

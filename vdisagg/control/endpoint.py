@@ -1,0 +1,126 @@
+"""Our sockets to one engine: we play the front end that it dials.
+
+The engine core dials the handshake socket and says HELLO; we tell it where requests and outputs go.
+When it has loaded it connects there, sends its ready payload on the request socket and READY on the
+handshake socket. From then on requests flow out of the ROUTER and outputs into the PULL. Both
+sockets are bound by us, so they outlive an engine, and a new generation finds them again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import zmq
+
+from vdisagg.control import wire
+from vdisagg.control.sockets import Connections, Handler, Sockets, messages
+from vdisagg.errors import ProtocolError
+from vdisagg.plan.model import Instance
+
+
+class EngineEvents(Protocol):
+    """Who hears of what an engine says."""
+
+    def engine_hello(self, name: str) -> None:
+        """The engine core has dialled in."""
+
+    def engine_ready(self, name: str, payload: bytes, ready: wire.Ready) -> None:
+        """It has loaded, and can be sent requests."""
+
+    def engine_outputs(self, name: str, message: wire.Outputs, frames: Sequence[bytes]) -> None:
+        """One step's outputs; `frames` are the tensors behind them."""
+
+    def engine_lost(self, name: str) -> None:
+        """Its last connection is gone."""
+
+    def engine_back(self, name: str) -> None:
+        """It has connected again without a new HELLO: the same engine."""
+
+    def engine_dead(self, name: str, reason: str) -> None:
+        """It says itself that it is dead, or what it says can't be understood."""
+
+
+class Endpoint:
+    """One instance's handshake, request and output sockets."""
+
+    def __init__(self, sockets: Sockets, instance: Instance, events: EngineEvents) -> None:
+        """Binds all three; raises PlanConflict."""
+        name = self._name = instance.name
+        self._instance = instance
+        self._events = events
+        self._payload: bytes | None = None
+        self._greeted_ready = False
+        self._outputs = sockets.bound(zmq.PULL, instance.outputs, f"{name} outputs")
+        self._requests = sockets.bound(zmq.ROUTER, instance.requests, f"{name} requests")
+        self._handshake = sockets.bound(zmq.ROUTER, instance.handshake, f"{name} handshake")
+        # Outputs come first: what a dying engine still said is heard before its connection's end.
+        sockets.watch(self._outputs, self._guarded(self._on_outputs))
+        sockets.watch(self._requests, self._guarded(self._on_ready_payload))
+        sockets.watch(self._handshake, self._guarded(self._on_handshake))
+        watch_connections = self._guarded(self._on_connections)
+        self._connections = Connections(sockets, self._requests, watch_connections)
+
+    def send(self, kind: bytes, payload: bytes, frames: Sequence[bytes] = ()) -> bool:
+        """Queue a message for the engine; False when no engine is connected."""
+        try:
+            self._requests.send_multipart(
+                [wire.IDENTITY, kind, payload, *frames], zmq.NOBLOCK, copy=False
+            )
+        except zmq.ZMQError as exc:
+            if exc.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
+                raise
+            return False
+        return True
+
+    def _guarded(self, handler: Handler) -> Handler:
+        """What can't be understood is this engine's end, and nobody else's."""
+
+        def handle() -> None:
+            try:
+                handler()
+            except ProtocolError as exc:
+                self._events.engine_dead(self._name, str(exc))
+
+        return handle
+
+    def _on_handshake(self) -> None:
+        for identity, payload in messages(self._handshake):
+            greeting = wire.decode_greeting(payload)
+            if greeting.status == "HELLO":
+                self._payload, self._greeted_ready = None, False
+                welcome = wire.Welcome(
+                    wire.Addresses([self._instance.requests.zmq], [self._instance.outputs.zmq])
+                )
+                self._handshake.send_multipart([identity, wire.encode(welcome)])
+                self._events.engine_hello(self._name)
+            elif greeting.status == "READY":
+                self._greeted_ready = True
+                self._perhaps_ready()
+
+    def _on_ready_payload(self) -> None:
+        for _identity, payload in messages(self._requests):
+            self._payload = payload
+            self._perhaps_ready()
+
+    def _perhaps_ready(self) -> None:
+        """Ready is both: READY on the handshake and the payload on the request socket."""
+        if self._payload is None or not self._greeted_ready:
+            return
+        ready = wire.decode_ready(self._payload)
+        wire.check_version(ready.vllm_version)
+        self._events.engine_ready(self._name, self._payload, ready)
+
+    def _on_outputs(self) -> None:
+        for payload, *frames in messages(self._outputs):
+            if payload == wire.ENGINE_CORE_DEAD and not frames:
+                self._events.engine_dead(self._name, "the engine core says that it is dead")
+            else:
+                self._events.engine_outputs(self._name, wire.decode_outputs(payload), frames)
+
+    def _on_connections(self) -> None:
+        self._on_outputs()
+        if self._connections.lost:
+            self._events.engine_lost(self._name)
+        if self._connections.count > 0 and self._greeted_ready:
+            self._events.engine_back(self._name)

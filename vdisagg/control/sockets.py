@@ -1,0 +1,114 @@
+"""The controller's one ZeroMQ context, how its sockets are made, and reading them until they are dry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from vdisagg.errors import PlanConflict
+from vdisagg.plan.model import Address
+
+BURST = 256
+"""Messages read from one socket before the others have their turn."""
+
+Handler = Callable[[], None]
+
+
+class Sockets:
+    """Makes sockets, and calls their handlers when they can be read."""
+
+    def __init__(self) -> None:
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._poller = zmq.Poller()
+        self._handlers: dict[object, Handler] = {}
+
+    def make(self, kind: int, *, identity: bytes | None = None) -> zmq.Socket[bytes]:
+        """A socket that neither drops nor lingers: bounds are the dispatcher's business."""
+        socket = self._context.socket(kind)
+        socket.setsockopt(zmq.SNDHWM, 0)
+        socket.setsockopt(zmq.RCVHWM, 0)
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.setsockopt(zmq.IPV6, 1)
+        if identity is not None:
+            socket.setsockopt(zmq.IDENTITY, identity)
+        if kind == zmq.ROUTER:
+            # A send to a peer that is not there is an error, and a restarted engine takes over.
+            socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+            socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
+        return socket
+
+    def bound(self, kind: int, address: Address, purpose: str) -> zmq.Socket[bytes]:
+        """Raises PlanConflict when the address is taken or not this machine's."""
+        socket = self.make(kind)
+        try:
+            socket.bind(address.zmq)
+        except zmq.ZMQError as exc:
+            socket.close()
+            raise PlanConflict(f"{purpose}: cannot bind {address}: {exc}") from exc
+        return socket
+
+    def watch(self, source: zmq.Socket[bytes] | int, handler: Handler) -> None:
+        """Call `handler` whenever `source` (a socket or a file descriptor) can be read."""
+        self._handlers[source] = handler
+        self._poller.register(source, zmq.POLLIN)
+
+    def forget(self, source: zmq.Socket[bytes] | int) -> None:
+        """Stop watching; a socket is closed as well."""
+        if self._handlers.pop(source, None) is not None:
+            self._poller.unregister(source)
+        if not isinstance(source, int):
+            source.close()
+
+    def turn(self, timeout_s: float) -> None:
+        """Wait for input, at most `timeout_s`, and let each readable source's handler run once."""
+        for source, _ in self._poller.poll(round(timeout_s * 1000)):
+            handler = self._handlers.get(source)
+            if handler is not None:  # an earlier handler of this turn may have closed it
+                handler()
+
+    def close(self) -> None:
+        """Close everything."""
+        for source in list(self._handlers):
+            if isinstance(source, zmq.Socket):
+                source.close()
+        self._context.destroy(linger=0)
+
+
+def messages(socket: zmq.Socket[bytes]) -> Iterator[list[bytes]]:
+    """What lies ready on a socket, at most BURST messages."""
+    for _ in range(BURST):
+        try:
+            yield socket.recv_multipart(zmq.NOBLOCK)
+        except zmq.Again:
+            return
+
+
+class Connections:
+    """Counts the TCP connections of a socket through its monitor."""
+
+    def __init__(self, sockets: Sockets, socket: zmq.Socket[bytes], changed: Handler) -> None:
+        self._sockets = sockets
+        self._socket = socket
+        self._changed = changed
+        self._monitor = socket.get_monitor_socket(
+            zmq.EVENT_ACCEPTED | zmq.EVENT_CONNECTED | zmq.EVENT_DISCONNECTED
+        )
+        self.count = 0
+        self.lost = False
+        """Whether the last connection has gone since the last call of `changed`."""
+        sockets.watch(self._monitor, self._read)
+
+    def _read(self) -> None:
+        while self._monitor.poll(0):
+            event = recv_monitor_message(self._monitor)["event"]
+            self.count += -1 if event == zmq.EVENT_DISCONNECTED else 1
+            self.lost = self.lost or self.count == 0
+        self._changed()
+        self.lost = False
+
+    def close(self) -> None:
+        """Stop counting; the monitored socket stays open."""
+        self._socket.disable_monitor()
+        self._sockets.forget(self._monitor)

@@ -1,0 +1,282 @@
+"""vLLM's EngineCore messages, mirrored by position, as far as the controller looks into them.
+
+vLLM encodes these structures as msgpack arrays, so the order of the fields *is* the protocol. (Its
+structs say omit_defaults, which msgspec 0.23 does not apply to arrays: every field is on the wire.) It belongs to the vLLM version: tests/real/test_wire_contract.py holds
+every position against the installed vLLM, and `check_version` refuses versions that nobody has
+compared. What the controller only passes on is `Raw`: decoded never, copied once.
+
+Tensors of a message travel in extra frames behind the first one and are referred to by index, so the
+frames of a message must stay together and in order.
+
+Source: vllm/v1/engine/__init__.py and vllm/v1/engine/core.py of the versions in KNOWN_VERSIONS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from vdisagg.errors import ProtocolError
+
+KNOWN_VERSIONS: Final = ("0.32.0",)
+
+ADD: Final = b"\x00"
+ABORT: Final = b"\x01"
+UTILITY: Final = b"\x03"
+ENGINE_CORE_DEAD: Final = b"ENGINE_CORE_DEAD"
+IDENTITY: Final = (0).to_bytes(2, "little")
+"""An engine's ZeroMQ identity: its data-parallel index, two bytes little-endian."""
+
+STOP, LENGTH, ABORTED, ERROR, REPETITION = range(5)
+"""Finish reasons, as integers on the wire."""
+
+NIL: Final = msgspec.Raw(b"\xc0")
+Frames = Sequence[bytes]
+
+
+class AddRequest(msgspec.Struct, array_like=True, gc=False):
+    """EngineCoreRequest."""
+
+    request_id: str
+    prompt_token_ids: msgspec.Raw
+    mm_features: msgspec.Raw
+    sampling_params: dict[str, Any] | None
+    pooling_params: msgspec.Raw
+    arrival_time: float
+    lora_request: msgspec.Raw
+    cache_salt: str | None
+    data_parallel_rank: int | None
+    prompt_embeds: msgspec.Raw = NIL
+    prompt_is_token_ids: msgspec.Raw = NIL
+    client_index: int = 0
+    current_wave: int = 0
+    priority: int = 0
+    trace_headers: msgspec.Raw = NIL
+    resumable: bool = False
+    external_req_id: str | None = None
+    reasoning_ended: bool | None = None
+    reasoning_parser_kwargs: msgspec.Raw = NIL
+    abort_immediately: bool = False
+    session_id: str | None = None
+    kv_hints: msgspec.Raw = NIL
+
+
+class Output(msgspec.Struct, array_like=True, gc=False):
+    """EngineCoreOutput."""
+
+    request_id: str
+    new_token_ids: list[int]
+    new_logprobs: msgspec.Raw = NIL
+    new_prompt_logprobs_tensors: msgspec.Raw = NIL
+    pooling_output: msgspec.Raw = NIL
+    finish_reason: int | None = None
+    stop_reason: msgspec.Raw = NIL
+    events: msgspec.Raw = NIL
+    kv_transfer_params: msgspec.Raw = NIL
+    ec_transfer_params: msgspec.Raw = NIL
+    trace_headers: msgspec.Raw = NIL
+    prefill_stats: msgspec.Raw = NIL
+    routed_experts: msgspec.Raw = NIL
+    num_nans_in_logits: int = 0
+    mm_cache_miss_hashes: msgspec.Raw = NIL
+    new_sampling_mask: msgspec.Raw = NIL
+    spec_decode_metrics: msgspec.Raw = NIL
+    prompt_token_id_logprobs: msgspec.Raw = NIL
+
+
+class ConnectorStats(msgspec.Struct):
+    """What NIXL reports of its transfers since the last report; each list has one entry an event."""
+
+    bytes_transferred: list[float] = []
+    num_failed_transfers: list[float] = []
+    num_failed_notifications: list[float] = []
+    num_failed_handshakes: list[float] = []
+    num_kv_expired_reqs: list[float] = []
+    num_notifications_after_expiry: list[float] = []
+
+
+class SchedulerStats(msgspec.Struct):
+    """SchedulerStats, a map on the wire; keys that we don't read are skipped."""
+
+    num_running_reqs: int = 0
+    num_waiting_reqs: int = 0
+    kv_cache_usage: float = 0.0
+    kv_connector_stats: msgspec.Raw = NIL
+
+
+class UtilityOutput(msgspec.Struct, array_like=True, gc=False):
+    """The answer to a utility call; `result` is [type information, value]."""
+
+    call_id: int
+    failure_message: str | None = None
+    result: msgspec.Raw = NIL
+
+
+class Outputs(msgspec.Struct, array_like=True, gc=False):
+    """EngineCoreOutputs: what one engine step (or one utility call) brought."""
+
+    engine_index: int = 0
+    outputs: list[Output] = []
+    scheduler_stats: SchedulerStats | None = None
+    timestamp: float = 0.0
+    utility_output: UtilityOutput | None = None
+    finished_requests: msgspec.Raw = NIL
+    wave_complete: int | None = None
+    start_wave: int | None = None
+    weight_version: str | None = None
+
+
+class Ready(msgspec.Struct):
+    """The ready payload, a map on the wire, as far as we read it."""
+
+    max_model_len: int
+    num_gpu_blocks: int
+    block_size: int
+    vllm_version: str
+
+
+class Greeting(msgspec.Struct):
+    """HELLO and READY on the handshake socket."""
+
+    status: str
+    local: bool = False
+    headless: bool = True
+
+
+class Addresses(msgspec.Struct):
+    """Where an engine sends and receives: one input/output pair per API server."""
+
+    inputs: list[str]
+    outputs: list[str]
+
+
+class Welcome(msgspec.Struct):
+    """The answer to HELLO."""
+
+    addresses: Addresses
+    parallel_config: dict[str, Any] = {}
+
+
+_encoder = msgspec.msgpack.Encoder()
+encode = _encoder.encode
+
+_decode_add = msgspec.msgpack.Decoder(AddRequest).decode
+_decode_outputs = msgspec.msgpack.Decoder(Outputs).decode
+_decode_ids = msgspec.msgpack.Decoder(list[str]).decode
+_decode_utility = msgspec.msgpack.Decoder(tuple[int, int, str, msgspec.Raw]).decode
+_decode_ready = msgspec.msgpack.Decoder(Ready).decode
+_decode_greeting = msgspec.msgpack.Decoder(Greeting).decode
+_decode_welcome = msgspec.msgpack.Decoder(Welcome).decode
+_decode_connector_stats = msgspec.msgpack.Decoder(ConnectorStats).decode
+_decode_any = msgspec.msgpack.Decoder().decode
+
+
+def _translated(what: str, exc: msgspec.DecodeError) -> ProtocolError:
+    known = ", ".join(KNOWN_VERSIONS)
+    return ProtocolError(f"{what} is not what vLLM {known} sends: {exc}")
+
+
+def decode_add(payload: bytes) -> AddRequest:
+    """Raises ProtocolError, as all decoders here do."""
+    try:
+        return _decode_add(payload)
+    except msgspec.DecodeError as exc:
+        raise _translated("an ADD request", exc) from exc
+
+
+def decode_outputs(payload: bytes) -> Outputs:
+    """What an engine's PUSH socket sends, except ENGINE_CORE_DEAD."""
+    try:
+        return _decode_outputs(payload)
+    except msgspec.DecodeError as exc:
+        raise _translated("an outputs message", exc) from exc
+
+
+def decode_ids(payload: bytes) -> list[str]:
+    """The payload of ABORT."""
+    try:
+        return _decode_ids(payload)
+    except msgspec.DecodeError as exc:
+        raise _translated("an ABORT request", exc) from exc
+
+
+def decode_utility(payload: bytes) -> tuple[int, int, str, msgspec.Raw]:
+    """The payload of UTILITY: client index, call id, method, arguments."""
+    try:
+        return _decode_utility(payload)
+    except msgspec.DecodeError as exc:
+        raise _translated("a UTILITY request", exc) from exc
+
+
+def decode_ready(payload: bytes) -> Ready:
+    """The ready payload that an engine sends on each input socket."""
+    try:
+        return _decode_ready(payload)
+    except msgspec.DecodeError as exc:
+        raise _translated("a ready payload", exc) from exc
+
+
+def decode_greeting(payload: bytes) -> Greeting:
+    """HELLO or READY on the handshake socket."""
+    try:
+        return _decode_greeting(payload)
+    except msgspec.DecodeError as exc:
+        raise _translated("a handshake", exc) from exc
+
+
+def decode_welcome(payload: bytes) -> Welcome:
+    """The front end's answer to our HELLO."""
+    try:
+        return _decode_welcome(payload)
+    except msgspec.DecodeError as exc:
+        raise _translated("the front end's answer to HELLO", exc) from exc
+
+
+def decode_value(raw: msgspec.Raw) -> Any:
+    """A `Raw` field as plain Python values."""
+    return _decode_any(raw)
+
+
+def connector_stats(stats: SchedulerStats) -> ConnectorStats | None:
+    """The NIXL statistics inside scheduler statistics; None where there are none."""
+    if stats.kv_connector_stats == NIL:
+        return None
+    try:
+        return _decode_connector_stats(stats.kv_connector_stats)
+    except msgspec.DecodeError:
+        return None  # another connector's statistics: nothing that we count
+
+
+def array_length(raw: msgspec.Raw) -> int:
+    """Number of elements of a msgpack array, read off its header; 0 for nil.
+
+    Source: the MessagePack specification, "array format family".
+    """
+    data = memoryview(raw)
+    first = data[0]
+    if 0x90 <= first <= 0x9F:
+        return first & 0x0F
+    if first == 0xDC:
+        return int.from_bytes(data[1:3], "big")
+    if first == 0xDD:
+        return int.from_bytes(data[1:5], "big")
+    return 0
+
+
+def raw(value: object) -> msgspec.Raw:
+    """A plain value as a `Raw` field."""
+    return msgspec.Raw(encode(value))
+
+
+def check_version(version: str) -> None:
+    """Raise ProtocolError unless this vLLM's messages have been compared with ours.
+
+    Local parts (`0.32.0+cpu`) don't change the protocol.
+    """
+    if version.split("+", 1)[0] not in KNOWN_VERSIONS:
+        raise ProtocolError(
+            f"vLLM {version} is not known to this vdisagg; it speaks the engine protocol of "
+            f"{', '.join(KNOWN_VERSIONS)}. Install one of those on the node"
+        )
