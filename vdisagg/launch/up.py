@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 POLL_S = 0.2
 LAST_LINES = 20
+API_KEY = "VLLM_API_KEY"  # where the stock API server takes its key from
 
 
 class Report(Protocol):
@@ -154,7 +155,7 @@ def _result(
         already=already,
         adopted=adopted,
         elapsed_s=elapsed_s,
-        needs_key=bool(plan.front_end.process.secrets),
+        needs_key=any(s.variable == API_KEY for s in plan.front_end.process.secrets),
     )
 
 

@@ -28,9 +28,9 @@ def status_text(view: ClusterView, *, now: float) -> str:
     return "\n".join(lines)
 
 
-def status_json(views: Sequence[ClusterView]) -> str:
-    """All that is known, as one JSON list."""
-    return msgspec.json.format(msgspec.json.encode(list(views))).decode()
+def status_json(view: ClusterView) -> str:
+    """All that is known, as one JSON object."""
+    return msgspec.json.format(msgspec.json.encode(view)).decode()
 
 
 def _headline(view: ClusterView, now: float) -> str:

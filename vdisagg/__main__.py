@@ -1,0 +1,5 @@
+"""`python -m vdisagg` is `vdisagg`."""
+
+from vdisagg.cli import main
+
+main()

@@ -1,0 +1,236 @@
+"""The commands: parse, call, exit code. Imports stand in the commands, since `status` has 0.3 s."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from vdisagg import __version__
+from vdisagg.errors import Error, UsageError
+from vdisagg.view.errors import show_error
+
+if TYPE_CHECKING:
+    from vdisagg.launch.runner import Runner
+
+app = typer.Typer(
+    name="vdisagg",
+    help="Disaggregated prefill/decode serving of LLMs on plain machines, in one command.",
+    epilog="Example: vdisagg up topologies/demo.yaml",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+File = Annotated[Path, typer.Argument(metavar="FILE", help="The topology, a YAML file.")]
+OptionalFile = Annotated[
+    Path | None,
+    typer.Argument(metavar="[FILE]", help="The topology file whose cluster is meant."),
+]
+Name = Annotated[
+    str | None,
+    typer.Option("--name", "--cluster", metavar="NAME", help="The cluster's name."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+
+def main() -> None:
+    """The entry point: errors become messages and exit codes, never tracebacks."""
+    try:
+        app()
+    except Error as error:
+        show_error(error)
+        sys.exit(error.exit_code)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"vdisagg {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    """Disaggregated prefill/decode serving of LLMs on plain machines, in one command."""
+
+
+@app.command(epilog="Example: vdisagg up topologies/demo.yaml")
+def up(file: File, as_json: Json = False) -> None:
+    """Start the cluster that FILE describes, and wait until it serves.
+
+    Ctrl-C at any moment ends what was started. Exit code 0 also when the same cluster runs already.
+    """
+    from vdisagg.cluster.record import state_directory
+    from vdisagg.launch.here import here_for, require_vllm
+    from vdisagg.launch.ports import listening
+    from vdisagg.launch.up import up as bring_up
+    from vdisagg.plan.make import make_plan, remote_nodes
+    from vdisagg.topology.load import load
+    from vdisagg.view.progress import progress_view
+    from vdisagg.view.result import result_json, up_text
+
+    topology = load(file)
+    if remote := remote_nodes(topology):
+        raise UsageError(
+            f"{file}: nodes {', '.join(remote)} are reached over SSH, which this version cannot "
+            "launch on yet; next: leave `ssh:` out to use this machine"
+        )
+    require_vllm(topology)
+    plan = make_plan(topology, here_for(topology), file=file.absolute(), busy=listening())
+    with progress_view() as view:
+        result = bring_up(
+            plan, _runner_for, state_directory=state_directory(plan.name), report=view
+        )
+    typer.echo(result_json(result) if as_json else up_text(result))
+
+
+@app.command(epilog="Example: vdisagg down --name demo")
+def down(file: OptionalFile = None, name: Name = None, as_json: Json = False) -> None:
+    """End a cluster: every process that it recorded, and nothing else. Logs stay.
+
+    Needs no name where one cluster is recorded. Exit code 0 also when nothing runs.
+    """
+    from vdisagg.cluster.record import recorded, state_root
+    from vdisagg.cluster.snapshot import DownResult
+    from vdisagg.launch.down import down as take_down
+    from vdisagg.view.result import down_text, result_json
+
+    if file is None and name is None and not recorded():
+        typer.echo("null" if as_json else "no cluster is recorded, so nothing runs")
+        return
+    directory = state_root() / _chosen(file, name)
+    result = DownResult(directory.name, ran=False, ended={}, log_files={})
+    if directory.is_dir():
+        result = take_down(_runner_for, state_directory=directory, say=_say_on_stderr)
+    typer.echo(result_json(result) if as_json else down_text(result))
+
+
+@app.command(epilog="Example: vdisagg status --name demo")
+def status(file: OptionalFile = None, name: Name = None, as_json: Json = False) -> None:
+    """Show a cluster's processes, links and load, and what is wrong.
+
+    Needs no name where one cluster is recorded. Exit code 0 when the cluster is up and healthy,
+    else 1.
+    """
+    from vdisagg.cluster.record import recorded, state_root
+    from vdisagg.launch.status import status as look
+    from vdisagg.view.status import status_json, status_text
+
+    if file is None and name is None and not recorded():
+        typer.echo("null" if as_json else "no cluster is recorded, so nothing runs")
+        raise typer.Exit(1)
+    view = look(_runner_for, state_directory=state_root() / _chosen(file, name))
+    typer.echo(status_json(view) if as_json else status_text(view, now=time.time()))
+    raise typer.Exit(0 if view.healthy else 1)
+
+
+@app.command(epilog="Example: vdisagg check topologies/demo.yaml --commands")
+def check(
+    file: File,
+    commands: Annotated[
+        bool, typer.Option("--commands", help="Print the command lines to type by hand.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Check FILE and print the plan: what would run where, on which ports. Starts nothing."""
+    from vdisagg.launch.here import here_for
+    from vdisagg.launch.ports import listening
+    from vdisagg.plan.make import make_plan
+    from vdisagg.topology.load import load
+    from vdisagg.view.console import show
+    from vdisagg.view.plan import plan_commands, plan_json, plan_table
+
+    topology = load(file)
+    plan = make_plan(topology, here_for(topology), file=file.absolute(), busy=listening())
+    if as_json:
+        typer.echo(plan_json(plan))
+    elif commands:
+        typer.echo(plan_commands(plan))
+    else:
+        show(plan_table(plan))
+
+
+@app.command(epilog="Example: vdisagg logs p0 -f")
+def logs(
+    process: Annotated[str, typer.Argument(metavar="NAME", help="p0, d0, front-end, controller …")],
+    name: Name = None,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on as lines come.")] = False,
+    lines: Annotated[int, typer.Option("-n", "--lines", min=0, help="How many last lines.")] = 100,
+) -> None:
+    """Print the last lines of a process's log."""
+    from vdisagg.cluster.record import state_root
+    from vdisagg.launch.logs import find_process
+
+    found = find_process(state_root() / _chosen(None, name), process)
+    runner = _runner_for(found.node)
+    try:
+        for line in runner.follow(found, lines) if follow else runner.tail(found, lines):
+            typer.echo(line)
+    except KeyboardInterrupt:  # how one ends following
+        raise typer.Exit(0) from None
+
+
+@app.command(epilog="Example: vdisagg events --json")
+def events(file: OptionalFile = None, name: Name = None, as_json: Json = False) -> None:
+    """Show what happened to the cluster since its controller started."""
+    from vdisagg.cluster.admin import Events, ask
+    from vdisagg.cluster.record import state_root
+    from vdisagg.view.events import events_json, events_text
+
+    answer = ask(state_root() / _chosen(file, name), Events, "events")
+    typer.echo(events_json(answer.events) if as_json else events_text(answer.events))
+
+
+@app.command(epilog="Example: vdisagg bench --name demo")
+def bench() -> None:
+    """Measure a running cluster under load."""
+    raise UsageError("bench is not part of this version yet")
+
+
+def _chosen(file: Path | None, name: str | None) -> str:
+    """The name of the cluster that is meant.
+
+    Raises UsageError when that is not clear; it names those that there are.
+    """
+    from vdisagg.cluster.record import recorded
+
+    if file is not None and name is not None:
+        raise UsageError("say FILE or --name, not both")
+    if file is not None:
+        from vdisagg.topology.load import load
+
+        return load(file).name
+    if name is not None:
+        if "/" in name or name.startswith("."):
+            raise UsageError(f"{name!r} is no cluster's name; recorded are: {_listed(recorded())}")
+        return name
+    names = recorded()
+    if len(names) != 1:
+        raise UsageError(f"which cluster? Say --name; recorded are: {_listed(names)}")
+    return names[0]
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names) or "none"
+
+
+def _runner_for(node: str) -> Runner:
+    """The runner of a node; all nodes are this machine as yet."""
+    from vdisagg.launch.local import LocalRunner
+
+    return LocalRunner()
+
+
+def _say_on_stderr(text: str) -> None:
+    typer.echo(text, err=True)
