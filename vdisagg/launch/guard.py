@@ -24,7 +24,6 @@ import signal
 import subprocess
 import sys
 import time
-import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,9 +64,15 @@ def boot_id() -> str:
 def read_stat(pid: int) -> Value | None:
     """State, process group, session and start time of a process; None when it does not exist."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_bytes()
-    except (FileNotFoundError, ProcessLookupError):
+        descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
+    except FileNotFoundError:
         return None
+    try:
+        text = os.read(descriptor, 4096)  # raw, as every process of the machine is read in one look
+    except ProcessLookupError:
+        return None
+    finally:
+        os.close(descriptor)
     fields = text[
         text.rindex(b")") + 2 :
     ].split()  # the name before it may hold blanks and brackets
@@ -100,10 +105,9 @@ def members_of(pid: int, start_ticks: int) -> list[int]:
     if leader is not None and leader["start_ticks"] != start_ticks:
         return []  # the number can only be given out again once nobody of the old group is left
     found = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        other = int(entry.name)
+    with os.scandir("/proc") as entries:
+        numbers = [int(entry.name) for entry in entries if entry.name.isdigit()]
+    for other in numbers:
         stat = read_stat(other)
         if stat is None or pid not in (stat["session"], stat["group"]):
             continue
@@ -162,7 +166,7 @@ def issue_ticket(directory: Path) -> str:
     the ticket, and so the late guard starts nothing.
     """
     make_directory(directory)
-    ticket = uuid.uuid4().hex
+    ticket = os.urandom(16).hex()
     with locked(directory):
         write_json(directory / TICKET_FILE, {"ticket": ticket})
     return ticket

@@ -1,0 +1,61 @@
+"""A stand-in for `python -m vdisagg.control STATE_DIR`: answers the admin API out of files.
+
+An engine or front end is ready once the file `ready` is in its process's directory.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+
+from vdisagg.cluster import record
+from vdisagg.cluster.admin import (
+    SOCKET_NAME,
+    ControllerStatus,
+    InstanceStatus,
+    LinkStatus,
+    Totals,
+)
+
+
+def status(directory: Path, started: float) -> ControllerStatus:
+    recorded = record.read(directory)
+    assert recorded is not None
+    plan = recorded.plan
+    ready = {p.name: (Path(p.directory) / "ready").exists() for p in plan.processes()}
+    instances = [
+        InstanceStatus(i.name, i.role, "ready" if ready[i.name] else "connected", started)
+        for i in plan.instances
+    ]
+    links = [
+        LinkStatus(p.name, d.name, "warm" if ready[p.name] and ready[d.name] else "cold")
+        for p in plan.instances
+        for d in plan.instances
+        if p.role == "prefill" and d.role == "decode"
+    ]
+    front = "attached" if ready[plan.front_end.process.name] else "waiting"
+    return ControllerStatus(os.getpid(), started, front, instances, links, Totals())
+
+
+def main(directory: Path) -> None:
+    started = time.time()
+    path = directory / SOCKET_NAME
+    path.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX) as listener:
+        os.chdir(directory)  # sun_path is short
+        listener.bind(SOCKET_NAME)
+        listener.listen(16)
+        while True:
+            connection, _ = listener.accept()
+            with connection, connection.makefile("rb") as lines:
+                lines.readline()
+                connection.sendall(msgspec.json.encode(status(directory, started)) + b"\n")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,317 @@
+"""The guard: one process with its group, its log, its exit code; and who it spares."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vdisagg.cluster import record
+from vdisagg.launch import guard
+
+TREE = "echo out; echo err >&2; sh -c 'sleep 1000 & wait' & sleep 1000 & wait"
+
+
+class Guarded:
+    """A directory and what is started in it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def start(self, *argv: str, ticket: str | None = None, **job: Any) -> dict[str, Any]:
+        wanted = {
+            "name": "p0",
+            "argv": argv,
+            "env": {},
+            "cwd": "/",
+            "grace_s": 0.3,
+            "ticket": ticket or guard.issue_ticket(self.directory),
+            **job,
+        }
+        command = [sys.executable, "-I", "-S", guard.__file__, "start", str(self.directory)]
+        done = subprocess.run(command, input=json.dumps(wanted), capture_output=True, text=True)
+        answer = done.stdout.partition(guard.BEGIN)[2].partition(guard.END)[0]
+        found: dict[str, Any] = json.loads(answer)
+        return found
+
+    def observe(self) -> dict[str, Any]:
+        return guard.observe(self.directory)
+
+    def stop(self, grace_s: float = 0.3) -> dict[str, Any]:
+        return guard.stop(self.directory, grace_s)
+
+    def log(self, name: str = guard.LOG_FILE) -> str:
+        return (self.directory / name).read_text()
+
+
+@pytest.fixture
+def guarded(tmp_path: Path) -> Iterator[Guarded]:
+    made = Guarded(tmp_path / "p0")
+    yield made
+    made.stop(0.1)
+
+
+@pytest.fixture
+def tree(guarded: Guarded, wait_until: Callable[..., None]) -> Guarded:
+    """A leader with two children and a grandchild."""
+    guarded.start("sh", "-c", TREE)
+    wait_until(lambda: len(guarded.observe()["members"]) == 4)
+    return guarded
+
+
+def nothing_lives(guarded: Guarded, pids: list[int], is_alive: Callable[[int], bool]) -> bool:
+    seen = guarded.observe()
+    return not (seen["members"] or seen["guard_alive"] or any(map(is_alive, pids)))
+
+
+def test_a_process_runs_in_a_session_of_its_own_with_both_streams_in_its_log(tree: Guarded) -> None:
+    seen = tree.observe()
+    assert seen["state"] == "running"
+    assert os.getsid(seen["pid"]) == seen["pid"] != os.getsid(seen["guard_pid"])
+    assert sorted(tree.log().split()) == ["err", "out"]
+
+
+def test_nothing_that_the_guard_writes_is_for_others_to_read(tree: Guarded) -> None:
+    assert stat.S_IMODE(tree.directory.stat().st_mode) == 0o700
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tree.directory.iterdir()}
+    assert set(modes.values()) == {0o600}, modes
+
+
+def test_the_process_itself_keeps_the_usual_umask_and_signal_mask(
+    guarded: Guarded, wait_until: Callable[..., None]
+) -> None:
+    usual = os.umask(0o022)
+    try:
+        guarded.start("sh", "-c", "umask; grep SigBlk /proc/self/status")
+    finally:
+        os.umask(usual)
+    wait_until(lambda: guarded.observe()["state"] == "exited")
+    assert guarded.log().split() == ["0022", "SigBlk:", "0000000000000000"]
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "number"), [("exit 7", 7, None), ("kill -SEGV $$", None, signal.SIGSEGV)]
+)
+def test_how_a_process_ended_is_known_afterwards(
+    guarded: Guarded, wait_until: Callable[..., None], script: str, code: int, number: int
+) -> None:
+    guarded.start("sh", "-c", script)
+    wait_until(lambda: guarded.observe()["state"] == "exited")
+    seen = guarded.observe()
+    assert (seen["code"], seen["signal"]) == (code, number)
+
+
+def test_a_missing_executable_is_named_with_what_to_do(guarded: Guarded) -> None:
+    answer = guarded.start("/nowhere/vllm")
+    assert "p0: /nowhere/vllm: no such file" in answer["error"]
+    assert "next:" in answer["error"]
+    assert guarded.observe()["state"] == "never"
+
+
+def test_a_file_that_is_not_executable_is_named(guarded: Guarded, tmp_path: Path) -> None:
+    (tmp_path / "vllm").write_text("#!/bin/sh\n")
+    assert "not executable" in guarded.start(str(tmp_path / "vllm"))["error"]
+
+
+def test_a_start_that_fails_does_not_look_like_the_last_one(
+    guarded: Guarded, wait_until: Callable[..., None]
+) -> None:
+    guarded.start("true")
+    wait_until(lambda: guarded.observe()["state"] == "exited")
+    guarded.start("/nowhere/vllm")
+    assert guarded.observe()["state"] == "never"
+
+
+def test_the_last_log_is_kept_once(guarded: Guarded, wait_until: Callable[..., None]) -> None:
+    for word in ("one", "two", "three"):
+        guarded.start("echo", word)
+        wait_until(lambda: guarded.observe()["state"] == "exited")
+    assert (guarded.log(), guarded.log(guard.OLD_LOG_FILE)) == ("three\n", "two\n")
+
+
+def test_stop_ends_the_whole_tree_and_its_guard(
+    tree: Guarded, is_alive: Callable[[int], bool]
+) -> None:
+    members = tree.observe()["members"]
+    done = tree.stop()
+    assert sorted(done["ended"]) == sorted(members)
+    assert done["left"] == []
+    assert nothing_lives(tree, members, is_alive)
+    assert tree.observe()["signal"] == signal.SIGTERM
+
+
+def test_stop_may_be_repeated(tree: Guarded) -> None:
+    tree.stop()
+    assert tree.stop() == {"ended": [], "left": [], "guard_killed": False}
+
+
+def test_stop_where_nothing_was_ever_started_does_nothing(tmp_path: Path) -> None:
+    assert guard.stop(tmp_path / "never", 1.0)["ended"] == []
+    assert not (tmp_path / "never").exists()
+
+
+def test_term_to_the_guard_ends_the_whole_tree(
+    tree: Guarded, wait_until: Callable[..., None], is_alive: Callable[[int], bool]
+) -> None:
+    seen = tree.observe()
+    os.kill(seen["guard_pid"], signal.SIGTERM)
+    wait_until(lambda: nothing_lives(tree, seen["members"], is_alive))
+    assert tree.observe()["signal"] == signal.SIGTERM
+
+
+def test_d06_the_leader_killed_takes_its_tree_with_it(
+    tree: Guarded, wait_until: Callable[..., None], is_alive: Callable[[int], bool]
+) -> None:
+    seen = tree.observe()
+    os.kill(seen["pid"], signal.SIGKILL)
+    wait_until(lambda: nothing_lives(tree, seen["members"], is_alive))
+    assert tree.observe()["signal"] == signal.SIGKILL
+
+
+def test_d06_the_guard_killed_leaves_the_process_running_and_stop_ends_it(
+    tree: Guarded, wait_until: Callable[..., None], is_alive: Callable[[int], bool]
+) -> None:
+    before = tree.observe()
+    os.kill(before["guard_pid"], signal.SIGKILL)
+    wait_until(lambda: not tree.observe()["guard_alive"])
+    assert tree.observe()["state"] == "running"
+    tree.stop()
+    assert nothing_lives(tree, before["members"], is_alive)
+
+
+def test_d06_members_whose_leader_and_guard_were_killed_are_found_and_ended(
+    tree: Guarded, wait_until: Callable[..., None], is_alive: Callable[[int], bool]
+) -> None:
+    before = tree.observe()
+    for pid in (before["guard_pid"], before["pid"]):
+        os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not is_alive(before["pid"]))
+    seen = tree.observe()
+    assert seen["state"] == "gone"
+    assert sorted(seen["members"]) == sorted(before["members"][1:])
+    tree.stop()
+    assert nothing_lives(tree, before["members"], is_alive)
+
+
+def test_processes_that_rename_themselves_are_ended_all_the_same(
+    guarded: Guarded, wait_until: Callable[..., None], is_alive: Callable[[int], bool]
+) -> None:
+    guarded.start("bash", "-c", "(exec -a VLLM::EngineCore sleep 1000) & exec -a other sleep 1000")
+    wait_until(lambda: len(guarded.observe()["members"]) == 2)
+    members = guarded.observe()["members"]
+    guarded.stop()
+    assert nothing_lives(guarded, members, is_alive)
+
+
+def test_stopped_processes_are_ended(tree: Guarded, is_alive: Callable[[int], bool]) -> None:
+    seen = tree.observe()
+    for pid in [*seen["members"], seen["guard_pid"]]:
+        os.kill(pid, signal.SIGSTOP)
+    assert tree.stop()["left"] == []
+    assert nothing_lives(tree, seen["members"], is_alive)
+
+
+def test_a_group_that_will_not_hear_of_term_is_killed_after_the_grace_time(
+    guarded: Guarded, wait_until: Callable[..., None], is_alive: Callable[[int], bool]
+) -> None:
+    guarded.start("sh", "-c", "trap '' TERM; echo deaf; while :; do sleep 1; done")
+    wait_until(lambda: guarded.log() == "deaf\n")
+    members = guarded.observe()["members"]
+    guarded.stop()
+    assert nothing_lives(guarded, members, is_alive)
+    assert guarded.observe()["signal"] == signal.SIGKILL
+
+
+@pytest.mark.parametrize("change", [{"start_ticks": -1}, {"boot_id": "another boot"}])
+def test_a_recycled_pid_is_spared(
+    guarded: Guarded, is_alive: Callable[[int], bool], change: dict[str, Any]
+) -> None:
+    """A foreign process, leader of a session, that has the recorded pid but not its start time."""
+    with subprocess.Popen(["sleep", "1000"], start_new_session=True) as foreign:
+        try:
+            own = guard.read_stat(foreign.pid)
+            assert own is not None
+            written = {
+                "name": "p0",
+                "pid": foreign.pid,
+                "start_ticks": own["start_ticks"],
+                "guard_pid": foreign.pid,
+                "guard_start_ticks": own["start_ticks"],
+                "boot_id": guard.boot_id(),
+                "argv": ["sleep"],
+                "at": 0.0,
+            }
+            guard.make_directory(guarded.directory)
+            guard.write_json(guarded.directory / guard.PROCESS_FILE, written)
+            assert guarded.observe()["members"] == [foreign.pid], "else this test proves nothing"
+
+            if "start_ticks" in change:
+                ticks = own["start_ticks"] + change["start_ticks"]
+                written |= {"start_ticks": ticks, "guard_start_ticks": ticks}
+            else:
+                written |= change
+            guard.write_json(guarded.directory / guard.PROCESS_FILE, written)
+            assert guarded.observe()["state"] == "gone"
+            assert guarded.stop()["ended"] == []
+            assert is_alive(foreign.pid)
+        finally:
+            foreign.kill()
+
+
+def test_a_start_that_comes_after_the_stop_starts_nothing(guarded: Guarded, tmp_path: Path) -> None:
+    """The launcher was killed between sending the guard on its way and the guard's first step."""
+    ticket = guard.issue_ticket(guarded.directory)
+    guarded.stop()
+    answer = guarded.start("touch", str(tmp_path / "ran"), ticket=ticket)
+    assert "called off" in answer["error"]
+    assert not (tmp_path / "ran").exists()
+
+
+def test_d08_a_second_start_in_the_same_directory_is_refused(tree: Guarded) -> None:
+    answer = tree.start("sleep", "1000")
+    assert f"already runs in {tree.directory} as pid" in answer["error"]
+    assert len(tree.observe()["members"]) == 4
+
+
+def test_values_of_the_environment_stand_in_no_file_and_no_command_line(
+    guarded: Guarded, wait_until: Callable[..., None]
+) -> None:
+    secret = "s3cret-value"
+    guarded.start("sh", "-c", "test -n $KEY && echo got it; sleep 1000", env={"KEY": secret})
+    wait_until(lambda: guarded.log() == "got it\n")
+    files = [path.read_text() for path in guarded.directory.iterdir()]
+    lines = [
+        Path(f"/proc/{pid}/cmdline").read_text()
+        for pid in [*guarded.observe()["members"], guarded.observe()["guard_pid"]]
+    ]
+    assert not [text for text in files + lines if secret in text]
+
+
+def test_the_record_repeats_the_guards_file_names() -> None:
+    for name in ("PROCESS_FILE", "EXIT_FILE", "LOG_FILE", "OLD_LOG_FILE"):
+        assert getattr(guard, name) == getattr(record, name)
+
+
+def test_the_guard_runs_on_any_node() -> None:
+    """It is copied there alone: Python 3.8's grammar, and nothing but the standard library."""
+    tree = ast.parse(Path(guard.__file__).read_text(), feature_version=(3, 8))
+    imported = {
+        name.partition(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in (
+            [node.module or ""]
+            if isinstance(node, ast.ImportFrom)
+            else [a.name for a in node.names]
+        )
+    }
+    assert imported <= sys.stdlib_module_names
