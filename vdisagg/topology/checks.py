@@ -11,11 +11,10 @@ from vdisagg.topology.model import Topology
 
 CONNECTORS = ("nixl",)
 _LATER = ("mooncake", "mooncake_store", "lmcache", "example", "multi")
-_PROCESS_NAMES = ("controller", "front-end")
 
 
-def check(topology: Topology) -> list[Fault]:
-    """All faults of a topology whose shape is right."""
+def check(topology: Topology, *, gpus: bool = True) -> list[Fault]:
+    """All faults of a topology whose shape is right. Without `gpus`, GPUs are not looked at."""
     return [
         *_connector(topology),
         *_nodes(topology),
@@ -23,7 +22,7 @@ def check(topology: Topology) -> list[Fault]:
         *_flags(topology),
         *_environment(topology),
         *_names(topology),
-        *assign_gpus(topology)[1],
+        *(assign_gpus(topology)[1] if gpus else ()),
     ]
 
 
@@ -39,6 +38,10 @@ def _connector(topology: Topology) -> list[Fault]:
 
 def _nodes(topology: Topology) -> list[Fault]:
     faults = []
+    with_gpus = [name for name, node in topology.nodes.items() if node.local and node.gpus]
+    for name in with_gpus[1:]:
+        what = f"is this machine, and so is {with_gpus[0]}: their GPUs are the same"
+        faults.append(Fault(("nodes", name), what, "keep one, or say `ssh:`"))
     remote = any(not node.local for node in topology.nodes.values())
     for name, node in topology.nodes.items():
         path: KeyPath = ("nodes", name)

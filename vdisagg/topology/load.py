@@ -9,7 +9,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from vdisagg.errors import Finding, TopologyError, UsageError
-from vdisagg.topology import checks, defaults, words, yaml_tree
+from vdisagg.topology import checks, defaults, mend, words, yaml_tree
 from vdisagg.topology.fault import Fault, KeyPath, spell
 from vdisagg.topology.flags import canonical
 from vdisagg.topology.model import Topology
@@ -63,19 +63,19 @@ def _understand(tree: yaml_tree.Tree, path: Path) -> tuple[Topology | None, list
         needs = "a topology is a map with model, nodes, prefill and decode"
         got = words.kind_of(tree.value)
         return None, tree.faults or [Fault((), f"should be a map; got {got}", needs)]
-    faults = list(tree.faults)
-    known = [*faults, *(fault for _, fault in tree.marked_faults)]
     value = copy.deepcopy(tree.value)
     defaults.fill(value, stem=path.stem, folder=_folder(path))
     topology, shape = _validate(value)
-    faults += [fault for fault in shape if not _follows(fault, known)]
-    if topology is None:
-        # Leave out what is wrong, so that the cross-checks can report in the same breath.
-        topology, _ = _validate(words.without(value, [*known, *shape]))
-    known += shape
+    known = list(tree.faults)
+    known += [fault for fault in shape if not _follows(fault, known)]
+    if topology is None or known:
+        # Mend what is wrong, so that the cross-checks can report in the same breath.
+        topology, _ = _validate(mend.mended(value, [*tree.faults, *shape]))
     if topology is not None:
-        faults += [fault for fault in checks.check(topology) if not _follows(fault, known)]
-    return topology, faults
+        nodes_known = not any(fault.path[:1] == ("nodes",) for fault in known)
+        crossed = checks.check(topology, gpus=nodes_known)
+        known += [fault for fault in crossed if not _follows(fault, known)]
+    return topology, known
 
 
 def _folder(path: Path) -> Path:

@@ -6,6 +6,7 @@ know (do the nodes exist, do the GPUs suffice) is in checks.py.
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from typing import Annotated, Literal
 
@@ -151,6 +152,21 @@ def _no_control(value: str) -> str:
     return value
 
 
+def _address(value: str) -> str:
+    try:
+        return str(ipaddress.ip_address(value))
+    except ValueError:
+        raise wrong(f"{value!r} is no IP address", "for example 10.0.0.7") from None
+
+
+def _host(value: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9_.:%-]+", value):
+        raise wrong(
+            f"{value!r} is no host", "say a name or an IP address, without brackets or port"
+        )
+    return value
+
+
 Args = Annotated[dict[str, JsonValue], BeforeValidator(_args)]
 Env = Annotated[dict[str, str | None], BeforeValidator(_env)]
 Line = Annotated[str, AfterValidator(_no_control)]
@@ -175,7 +191,7 @@ class Node(Strict):
     device: Literal["cuda", "cpu"] = "cuda"
     ssh: Annotated[Ssh | None, BeforeValidator(_ssh)] = None
     """None: this machine."""
-    data_ip: Line | None = None
+    data_ip: Annotated[str, AfterValidator(_address)] | None = None
     """The address that other nodes use to reach it."""
     interface: Line | None = None
     gpus: NodeGpus = None
@@ -254,7 +270,7 @@ class FrontEndSpec(Strict):
     """The API server."""
 
     node: str | None = None
-    host: Line = "127.0.0.1"
+    host: Annotated[str, AfterValidator(_host)] = "127.0.0.1"
     port: Port = 8000
     api_server_count: Annotated[int, Field(ge=1, le=64)] = 1
     args: Args = {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 
 from pydantic import ValidationError
@@ -46,21 +45,6 @@ def kind_of(value: object) -> str:
     return repr(value)
 
 
-def without(value: dict[str, object], wrong: list[Fault]) -> dict[str, object]:
-    """A copy of `value` that lacks everything that is at fault."""
-    result = copy.deepcopy(value)
-    for fault in wrong:
-        holder: object = result
-        for part in fault.path[:-1]:
-            if isinstance(holder, dict):
-                holder = holder.get(str(part))
-            elif isinstance(holder, list) and isinstance(part, int) and part < len(holder):
-                holder = holder[part]
-        if fault.path and isinstance(holder, dict):
-            holder.pop(str(fault.path[-1]), None)
-    return result
-
-
 def _fault(detail: ErrorDetails) -> Fault:
     path: KeyPath = tuple(detail["loc"])
     kind, context = detail["type"], detail.get("ctx", {})
@@ -70,6 +54,8 @@ def _fault(detail: ErrorDetails) -> Fault:
         return Fault(path, "there is no such key here", keys.advice(path), at_key=True)
     if kind == "missing":
         return Fault(path, "is missing", _EXAMPLES.get(str(path[-1]), ""))
+    if kind == "too_short":
+        return Fault(path, "should not be empty", _EXAMPLES.get(str(path[-1]), ""))
     due = _DUE.get(kind)
     what = due(context) if due else detail["msg"].removeprefix("Input ")
     return Fault(path, f"{what}; got {kind_of(detail['input'])}", _quote(kind, detail["input"]))
@@ -90,7 +76,6 @@ _DUE: dict[str, Callable[[dict[str, object]], str]] = {
     "dict_type": lambda _: "should be a map",
     "tuple_type": lambda _: "should be a list",
     "list_type": lambda _: "should be a list",
-    "too_short": lambda _: "should not be empty",
     "literal_error": lambda context: f"should be {str(context['expected']).replace(chr(39), '')}",
     "greater_than": lambda context: f"should be more than {context['gt']:g}",
     "greater_than_equal": lambda context: f"should be at least {context['ge']}",

@@ -131,7 +131,8 @@ class _Reader:
         self.tree.value = self._value(root, ())
         if self.count > MOST_VALUES:
             bomb = Fault((), f"aliases expand to more than {MOST_VALUES} values", "write less")
-            self.tree.faults = [bomb]
+            self.tree.value, self.tree.faults = None, []
+            self.tree.marked_faults = [(Mark(1, 1), bomb)]
 
     def _value(self, node: yaml.Node, path: KeyPath) -> object:
         self.tree.values[path] = _mark(node)
@@ -177,6 +178,7 @@ class _Reader:
         return result
 
     def _key(self, node: yaml.Node, path: KeyPath) -> str | None:
+        """The key's text, or None where there is none to go on with."""
         where = _mark(node)
         if not isinstance(node, yaml.ScalarNode):
             fault = Fault(path, "a list or a map stands as a key", "keys are words")
@@ -188,11 +190,12 @@ class _Reader:
                 "`prefill:` or `decode:`; plain aliases (`*name`) work",
             )
         else:
-            value, fault_or_none = _plain(node)
-            if fault_or_none is None and isinstance(value, str):
-                return value
-            shown = node.value or "(empty)"
-            fault = Fault((*path, node.value), f"the key {shown} is not text", "put it in quotes")
+            value, not_plain = _plain(node)
+            if not_plain is not None or not isinstance(value, str):
+                what, next_ = not_plain or ("is not text", "put it in quotes")
+                fault = Fault((*path, node.value), f"the key {what}", next_)
+                self.tree.marked_faults.append((where, fault))
+            return str(node.value)
         self.tree.marked_faults.append((where, fault))
         return None
 
