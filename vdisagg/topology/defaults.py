@@ -18,8 +18,8 @@ def fill(value: dict[str, object], *, stem: str, folder: Path) -> None:
     else:
         value.setdefault("served_model_name", "model")
     for optional in ("engine", "front_end", "controller", "heartbeat", "timeouts", "ports"):
-        if optional in value and value[optional] is None:
-            del value[optional]  # `front_end:` with everything under it commented out
+        if value.get(optional) is None:
+            value[optional] = {}  # also `front_end:` with everything under it commented out
     _paths(value, folder)
     _nodes(value)
 

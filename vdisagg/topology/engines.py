@@ -43,7 +43,7 @@ def side_of(topology: Topology, role: Role) -> Side:
 def _side(topology: Topology, role: Role) -> list[Engine]:
     side = side_of(topology, role)
     listed = side.instances is not None
-    specs = side.instances or (InstanceSpec(),) * side.count
+    specs = side.instances or (InstanceSpec.model_construct(),) * side.count
     found = []
     for index, spec in enumerate(specs):
         node = spec.node or side.node or ""
