@@ -62,12 +62,12 @@ demo: venv $(MODELS)/SmolLM2-135M-Instruct ## One prefill and one decode engine 
 	@echo; echo "== vdisagg bench: 20 requests, 2 a second, 100 tokens in and 20 out"
 	@$(BIN)/vdisagg bench --name demo --rate 2 --num-requests 20 --input-len 100 --output-len 20
 	@echo; echo "== vdisagg status"
-	@$(BIN)/vdisagg status demo
+	@$(BIN)/vdisagg status --name demo
 	@echo; echo "The cluster is still up. Ask more: $(BIN)/python demo/ask.py 'Your question'"
 	@echo "Take it down: make demo-down"
 
 demo-down: ## Takes the demo's cluster down
-	@[ ! -x $(BIN)/vdisagg ] || $(BIN)/vdisagg down demo
+	@[ ! -x $(BIN)/vdisagg ] || $(BIN)/vdisagg down --name demo
 
 # --- checks ------------------------------------------------------------------------------------
 

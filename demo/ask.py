@@ -11,7 +11,7 @@ import sys
 from openai import APIError, OpenAI
 
 from vdisagg.cluster import record
-from vdisagg.errors import Error
+from vdisagg.errors import Error, Failure
 
 
 def main() -> int:
@@ -21,7 +21,10 @@ def main() -> int:
     parser.add_argument("--cluster", default="demo", help="its name (default: demo)")
     args = parser.parse_args()
     try:
-        front_end = record.read(record.state_directory(args.cluster)).plan.front_end
+        running = record.read(record.state_root() / args.cluster)
+        if running is None:
+            raise Failure(f"cluster {args.cluster} is not up; next: make demo")
+        front_end = running.plan.front_end
         client = OpenAI(base_url=f"{front_end.url}/v1", api_key="none")
         print(f"> {args.question}")
         stream = client.chat.completions.create(

@@ -1,0 +1,107 @@
+import msgspec
+import pytest
+
+from vdisagg.bench.report import Settings, percentile, report, spread
+from vdisagg.bench.samples import Sample
+
+SETTINGS = Settings(
+    url="http://h:1",
+    model="m",
+    requests=3,
+    rate_per_s=2.0,
+    burstiness=1.0,
+    max_in_flight=None,
+    input_len=10,
+    output_len=3,
+    seed=0,
+    prompt_seed=1,
+    warmup=2,
+    started=0.0,
+)
+
+
+def good(number: int, sent: float, **more) -> Sample:
+    values = {
+        "number": number,
+        "due_s": sent - 0.001,
+        "sent_s": sent,
+        "first_s": sent + 0.1,
+        "last_s": sent + 0.3,
+        "prompt_tokens": 10,
+        "output_tokens": 3,
+        "gaps_s": [0.05, 0.15],
+    }
+    return Sample(**values | more)
+
+
+def bad(number: int, sent: float, kind: str, detail: str = "") -> Sample:
+    return Sample(
+        number=number, due_s=sent, sent_s=sent, first_s=sent + 9, failure=kind, detail=detail
+    )
+
+
+def test_percentiles_are_interpolated_between_ranks() -> None:
+    values = [1.0, 2.0, 3.0, 4.0]
+    assert percentile(values, 0.5) == 2.5
+    assert percentile(values, 0.0) == 1.0
+    assert percentile(values, 1.0) == 4.0
+    assert percentile([7.0], 0.99) == 7.0
+
+
+def test_a_spread_leaves_out_what_has_no_value() -> None:
+    found = spread([3.0, None, 1.0])
+    assert found is not None
+    assert (found.count, found.mean, found.median, found.max) == (2, 2.0, 2.0, 3.0)
+    assert spread([None]) is None
+
+
+def test_rates_and_throughput_are_taken_over_the_window() -> None:
+    found = report(SETTINGS, [good(0, 1.0), good(1, 1.5), good(2, 2.0)], held_s=0.0)
+    assert found.window_s == pytest.approx(1.3)
+    assert found.achieved_rate_per_s == pytest.approx(2.0)
+    assert found.requests_per_s == pytest.approx(3 / 1.3)
+    assert found.output_tokens_per_s == pytest.approx(9 / 1.3)
+    assert (found.prompt_tokens, found.output_tokens) == (30, 9)
+    assert found.late is not None
+    assert found.late.max == pytest.approx(0.001)
+
+
+def test_latencies_are_those_of_requests_that_succeeded() -> None:
+    found = report(SETTINGS, [good(0, 0.0), bad(1, 0.1, "HTTP 500"), good(2, 0.2)], held_s=0.0)
+    assert found.ttft is not None
+    assert (found.ttft.count, found.ttft.max) == (2, pytest.approx(0.1))
+    assert found.tpot is not None
+    assert found.tpot.mean == pytest.approx(0.1)
+    assert found.itl is not None
+    assert (found.itl.count, found.itl.max) == (4, pytest.approx(0.15))
+    assert found.e2e is not None
+    assert found.e2e.mean == pytest.approx(0.3)
+
+
+def test_failures_are_told_by_kind_with_the_first_ones_words() -> None:
+    samples = [
+        bad(0, 0, "timeout"),
+        bad(1, 0, "HTTP 500", "first"),
+        bad(2, 0, "HTTP 500", "second"),
+    ]
+    found = report(SETTINGS, samples, held_s=0.0)
+    assert [(f.kind, f.count, f.example) for f in found.failures] == [
+        ("HTTP 500", 2, "first"),
+        ("timeout", 1, ""),
+    ]
+    assert (found.finished, found.failed, found.ttft, found.requests_per_s) == (0, 3, None, 0.0)
+
+
+def test_gaps_are_not_reported_when_some_requests_have_none() -> None:
+    assert report(SETTINGS, [good(0, 0.0), good(1, 0.5, gaps_s=None)], held_s=0.0).itl is None
+
+
+def test_f04_the_share_of_prefix_hits_is_reported_where_it_is_known() -> None:
+    known = [good(0, 0.0, cached_tokens=5), good(1, 0.5, cached_tokens=0)]
+    assert report(SETTINGS, known, held_s=0.0).prefix_hit_share == pytest.approx(0.25)
+    assert report(SETTINGS, [good(0, 0.0)], held_s=0.0).prefix_hit_share is None
+
+
+def test_all_at_once_has_no_rate() -> None:
+    settings = msgspec.structs.replace(SETTINGS, rate_per_s=None)
+    assert report(settings, [good(0, 0.0), good(1, 0.0)], held_s=0.0).achieved_rate_per_s is None

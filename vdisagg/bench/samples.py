@@ -1,0 +1,50 @@
+"""What was measured of one request. All times are seconds; instants count from the load's start."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """One request. `failure` names its kind where it failed, and then it counts in no latency."""
+
+    number: int
+    due_s: float
+    sent_s: float
+    first_s: float | None = None
+    """When the first chunk that brought a token was read."""
+    last_s: float | None = None
+    """When the last chunk that brought a token was read."""
+    prompt_tokens: int = 0
+    cached_tokens: int | None = None
+    """Prompt tokens that a prefix cache answered for, where the front end tells."""
+    output_tokens: int = 0
+    first_tokens: int = 1
+    """How many tokens the first chunk brought."""
+    gaps_s: list[float] | None = None
+    """The time to each token after the first chunk's; None where chunks' sizes are not known."""
+    failure: str | None = None
+    detail: str = ""
+
+    @property
+    def late_s(self) -> float:
+        """How long after it was due the request was sent."""
+        return self.sent_s - self.due_s
+
+    @property
+    def ttft_s(self) -> float | None:
+        """Time to first token, from the moment of sending."""
+        return None if self.first_s is None else self.first_s - self.sent_s
+
+    @property
+    def e2e_s(self) -> float | None:
+        """From the moment of sending to the last token: neither usage nor [DONE] prolongs it."""
+        return None if self.last_s is None else self.last_s - self.sent_s
+
+    @property
+    def tpot_s(self) -> float | None:
+        """Mean time per output token after the first chunk's. None when there is no such token."""
+        rest = self.output_tokens - self.first_tokens
+        if self.first_s is None or self.last_s is None or rest < 1:
+            return None
+        return (self.last_s - self.first_s) / rest
