@@ -21,7 +21,6 @@ from vdisagg.bench.samples import Sample
 from vdisagg.cluster import record
 from vdisagg.errors import Failure, UsageError
 
-
 REQUESTS = 100  # where neither their number nor a duration is said: p99 means something
 
 
