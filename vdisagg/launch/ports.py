@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import socket
 from pathlib import Path
@@ -79,12 +80,14 @@ def _open_sockets() -> Iterator[tuple[int, str]]:
         if not entry.name.isdigit():
             continue
         try:
-            links = [str(descriptor.readlink()) for descriptor in (entry / "fd").iterdir()]
+            descriptors = list((entry / "fd").iterdir())
         except OSError:  # another user's, or gone meanwhile
             continue
-        for link in links:
-            if link.startswith("socket:"):
-                yield int(entry.name), link
+        for descriptor in descriptors:
+            with contextlib.suppress(OSError):  # closed meanwhile
+                link = str(descriptor.readlink())
+                if link.startswith("socket:"):
+                    yield int(entry.name), link
 
 
 def command_of(pid: int) -> str:

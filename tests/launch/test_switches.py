@@ -1,0 +1,98 @@
+"""The two switches, in interpreters of their own as stock processes take them up."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from vdisagg.launch.local import SWITCHES
+
+# A ROUTER that hears two peers of one identity; prints which of them gets what it sends.
+TAKE_OVER = """
+import zmq
+context = zmq.Context()
+router = context.socket(zmq.ROUTER)
+port = router.bind_to_random_port("tcp://127.0.0.1")
+peers = []
+for name in (b"first", b"second"):
+    peer = context.socket(zmq.DEALER)
+    peer.setsockopt(zmq.IDENTITY, b"\\0\\0")
+    peer.connect(f"tcp://127.0.0.1:{port}")
+    peer.send(name)
+    peers.append(peer)
+    if name == b"first":
+        assert router.recv_multipart() == [b"\\0\\0", b"first"]
+router.poll(1000)
+router.send_multipart([b"\\0\\0", b"answer"])
+print("second" if peers[1].poll(2000) else "first" if peers[0].poll(2000) else "nobody")
+context.destroy(linger=0)
+"""
+
+BINDING = """
+class nixlBind:
+    class nixlAgent:
+        def __init__(self, name, config):
+            self.delay = config.pthrDelay
+class Config:
+    pthrDelay = 0
+def agent():
+    return nixlBind.nixlAgent("a", Config())
+"""
+
+
+def run(script: str, path: list[Path], **variables: str) -> str:
+    """What a script prints in a fresh interpreter with the switches first on its PYTHONPATH."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("VDISAGG_")}
+    environment["PYTHONPATH"] = os.pathsep.join(map(str, [SWITCHES.parent, *path]))
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env=environment | variables,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return done.stdout.strip()
+
+
+def test_with_the_switch_a_new_connection_takes_over_a_routers_identity() -> None:
+    assert run(TAKE_OVER, [], VDISAGG_ROUTER_HANDOVER="1") == "second"
+
+
+def test_without_the_switch_the_first_connection_keeps_it() -> None:
+    assert run(TAKE_OVER, []) == "first"
+
+
+def test_the_switch_holds_for_asyncio_sockets_too() -> None:
+    script = (
+        "import zmq.asyncio, zmq.sugar.socket; "
+        "print(zmq.asyncio.Socket.bind is zmq.sugar.socket.Socket.bind, "
+        "zmq.asyncio.Socket.bind.__module__)"
+    )
+    assert run(script, [], VDISAGG_ROUTER_HANDOVER="1") == "True sitecustomize"
+
+
+@pytest.mark.parametrize("package", ["nixl_cu12", "nixl_cu13", "nixl_rocm"])
+def test_nixls_progress_thread_rests_as_long_as_asked(tmp_path: Path, package: str) -> None:
+    (tmp_path / package).mkdir()
+    (tmp_path / package / "__init__.py").touch()
+    (tmp_path / package / "_api.py").write_text(BINDING)
+    script = f"from {package}._api import agent; print(agent().delay)"
+    assert run(script, [tmp_path]) == "0"
+    assert run(script, [tmp_path], VDISAGG_NIXL_PROGRESS_DELAY_US="1000") == "1000"
+
+
+def test_a_sitecustomize_that_the_switches_hide_still_runs(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import builtins; builtins.hidden = 'ran'")
+    assert run("print(hidden)", [tmp_path]) == "ran"
+
+
+def test_without_switches_nothing_is_imported_early() -> None:
+    assert (
+        run("import sys; print('zmq' in sys.modules)", [], VDISAGG_ROUTER_HANDOVER="1") == "False"
+    )
