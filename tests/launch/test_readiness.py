@@ -1,0 +1,99 @@
+"""How far a cluster has come: pure, from what was observed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from vdisagg.cluster.admin import ControllerStatus, InstanceStatus, LinkStatus, Totals
+from vdisagg.cluster.snapshot import Observation
+from vdisagg.launch.readiness import Casualty, Sighting, casualty, progress
+
+if TYPE_CHECKING:
+    from tests.launch.conftest import Cluster
+    from vdisagg.cluster.admin import FrontState, InstanceState, LinkState
+    from vdisagg.plan.model import Plan
+
+NAMES = ("controller", "p0", "d0", "front-end")
+RUNNING = dict.fromkeys(NAMES, Observation("running"))
+
+
+@pytest.fixture
+def plan(cluster: Cluster) -> Plan:
+    return cluster.plan
+
+
+def controller(
+    d0: InstanceState = "ready", link: LinkState = "warm", front: FrontState = "attached"
+) -> ControllerStatus:
+    instances = [
+        InstanceStatus("p0", "prefill", "ready", 0.0),
+        InstanceStatus("d0", "decode", d0, 0.0, reason="why"),
+    ]
+    return ControllerStatus(1, 0.0, front, instances, [LinkStatus("p0", "d0", link)], Totals())
+
+
+def stages(plan: Plan, seen: Sighting) -> list[str]:
+    return [entry.stage for entry in progress(plan, seen, {})]
+
+
+@pytest.mark.parametrize(
+    ("seen", "expected"),
+    [
+        (Sighting({}, None, False), ["launching"] * 4 + ["0/1 warm"]),
+        (Sighting(RUNNING, None, False), ["loading"] * 4 + ["0/1 warm"]),
+        (
+            Sighting(RUNNING, controller("launching", "cold", "waiting"), False),
+            ["ready", "ready", "loading", "loading", "0/1 warm"],
+        ),
+        (
+            Sighting(RUNNING, controller("connected", "cold"), False),
+            ["ready", "ready", "connected", "connected", "0/1 warm"],
+        ),
+        (Sighting(RUNNING, controller(), True), ["ready"] * 4 + ["1/1 warm"]),
+    ],
+)
+def test_stages_follow_what_is_seen(plan: Plan, seen: Sighting, expected: list[str]) -> None:
+    assert stages(plan, seen) == expected
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        Sighting(RUNNING, controller(link="probing"), True),
+        Sighting(RUNNING, controller(front="waiting"), True),
+        Sighting(RUNNING, controller(d0="suspect"), True),
+        Sighting(RUNNING, controller(), False),
+        Sighting({**RUNNING, "p0": Observation("exited", code=0)}, controller(), True),
+    ],
+)
+def test_one_thing_that_is_missing_is_not_ready(plan: Plan, seen: Sighting) -> None:
+    assert not all(entry.done for entry in progress(plan, seen, {}))
+
+
+def test_all_there_is_ready(plan: Plan) -> None:
+    assert all(e.done for e in progress(plan, Sighting(RUNNING, controller(), True), {}))
+
+
+@pytest.mark.parametrize(
+    ("observation", "how"),
+    [
+        (Observation("exited", code=3), "exit code 3"),
+        (Observation("exited", signal=9), "signal 9"),
+        (Observation("gone"), "gone, and its guard with it"),
+    ],
+)
+def test_a_dead_process_is_a_casualty(plan: Plan, observation: Observation, how: str) -> None:
+    seen = Sighting({**RUNNING, "d0": observation}, controller(), True)
+    assert casualty(plan, seen) == Casualty("d0", how)
+
+
+def test_an_engine_that_the_controller_calls_dead_is_a_casualty(plan: Plan) -> None:
+    seen = Sighting(RUNNING, controller(d0="dead"), True)
+    assert casualty(plan, seen) == Casualty("d0", "reported dead: why")
+
+
+def test_what_has_not_been_started_yet_is_no_casualty(plan: Plan) -> None:
+    seen = Sighting({"p0": Observation("never")}, None, False)
+    assert casualty(plan, seen) is None

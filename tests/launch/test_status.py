@@ -1,0 +1,138 @@
+"""Status tells the truth, whatever has become of the cluster."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from vdisagg.cluster import record
+from vdisagg.cluster.record import Lock
+from vdisagg.view.status import status_text
+
+if TYPE_CHECKING:
+    from tests.launch.conftest import Cluster
+    from vdisagg.cluster.snapshot import ClusterView
+
+
+def states(view: ClusterView) -> dict[str, str]:
+    return {process.name: process.state for process in view.processes}
+
+
+def shown(view: ClusterView) -> str:
+    return status_text(view, now=(view.created or 0.0) + 75)
+
+
+def test_nothing_recorded(cluster: Cluster) -> None:
+    view = cluster.status()
+    assert (view.phase, view.healthy, view.problems) == ("absent", False, ("nothing runs",))
+    assert shown(view) == "cluster demo: nothing runs"
+
+
+def test_up_and_well(cluster: Cluster) -> None:
+    cluster.up()
+    view = cluster.status()
+    assert (view.phase, view.healthy, view.problems) == ("up", True, ())
+    assert set(states(view).values()) == {"ready"}
+    assert shown(view).startswith(f"cluster demo: healthy, 1 min 15 s   {view.url}")
+    assert "p0→d0" in shown(view)
+
+
+def test_at_work_the_lock_holder_is_named(cluster: Cluster) -> None:
+    cluster.up()
+    recorded = record.read(cluster.directory)
+    assert recorded is not None
+    now = recorded.created
+    with Lock(cluster.directory, "vdisagg up demo.yaml", clock=lambda: now):
+        view = cluster.status()
+        assert (view.phase, view.healthy) == ("starting", False)
+        assert f"`vdisagg up demo.yaml` (pid {os.getpid()}) is at work" in view.problems[0]
+    with Lock(cluster.directory, "vdisagg down --name demo", clock=lambda: now):
+        assert cluster.status().phase == "stopping"
+    assert cluster.status().phase == "up"
+
+
+def test_interrupted_says_what_next(cluster: Cluster) -> None:
+    cluster.up()
+    recorded = record.read(cluster.directory)
+    assert recorded is not None
+    starting = record.Record(recorded.plan, recorded.created, 12345, "starting", recorded.processes)
+    record.write(cluster.directory, starting)
+    view = cluster.status()
+    assert (view.phase, view.healthy) == ("interrupted", False)
+    assert "an up (pid 12345)" in view.problems[0]
+    assert "`vdisagg down --name demo`" in view.problems[0]
+
+
+def test_the_controller_is_dead_and_the_engines_run_on(
+    cluster: Cluster, wait_until: Callable[..., None]
+) -> None:
+    cluster.up()
+    os.kill(cluster.observe("controller").pid or 0, signal.SIGKILL)
+    wait_until(lambda: cluster.observe("controller").state == "exited")
+    view = cluster.status()
+    assert (view.phase, view.healthy, view.controller_answers) == ("up", False, False)
+    assert states(view) == {
+        "controller": "exited",
+        "p0": "running",
+        "d0": "running",
+        "front-end": "running",
+    }
+    assert [p for p in view.problems if p.startswith("controller: signal 9; its log: ")]
+
+
+def test_the_controller_is_stopped_and_does_not_answer(cluster: Cluster) -> None:
+    cluster.up()
+    os.kill(cluster.observe("controller").pid or 0, signal.SIGSTOP)
+    view = cluster.status()
+    assert states(view)["controller"] == "silent"
+    assert [p for p in view.problems if "the controller does not answer" in p]
+
+
+def test_a_dead_engine_is_shown_with_how_it_ended(
+    cluster: Cluster, wait_until: Callable[..., None]
+) -> None:
+    cluster.up()
+    os.kill(cluster.observe("d0").pid or 0, signal.SIGKILL)
+    wait_until(lambda: cluster.observe("d0").state == "exited")
+    view = cluster.status()
+    assert states(view)["d0"] == "exited"
+    assert not view.healthy
+    assert [p for p in view.problems if p.startswith("d0: signal 9")]
+    assert "degraded" in shown(view)
+
+
+def test_a_guard_that_is_gone_is_a_problem_although_the_engine_runs(
+    cluster: Cluster, wait_until: Callable[..., None]
+) -> None:
+    cluster.up()
+    guard = cluster.observe("p0").guard_pid
+    os.kill(guard or 0, signal.SIGKILL)
+    wait_until(lambda: not cluster.observe("p0").guard_alive)
+    view = cluster.status()
+    assert states(view)["p0"] == "ready"
+    assert view.problems == (f"p0: its guard (pid {guard}) is gone; it runs on",)
+
+
+def test_an_engine_that_vanished_with_its_guard_is_gone_and_its_children_are_counted(
+    cluster: Cluster, wait_until: Callable[..., None]
+) -> None:
+    cluster.up()
+    seen = cluster.observe("p0")
+    for pid in (seen.guard_pid, seen.pid):
+        os.kill(pid or 0, signal.SIGKILL)
+    wait_until(lambda: cluster.observe("p0").state == "gone")
+    view = cluster.status()
+    assert states(view)["p0"] == "gone"
+    assert any(str(list(seen.members[1:])) in problem for problem in view.problems)
+
+
+def test_while_loading_the_engine_says_so(
+    cluster: Cluster,
+) -> None:
+    cluster.up()
+    (cluster.root / "demo" / "d0" / "ready").unlink()
+    view = cluster.status()
+    assert states(view)["d0"] == "connected"
+    assert view.problems == ("d0: connected", "link p0→d0: cold")
