@@ -1,0 +1,161 @@
+"""The command line: exit codes, streams, and no traceback; nothing here starts a process of a cluster."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import vdisagg
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+COMMANDS = ("up", "down", "status", "check", "logs", "events", "bench")
+TOPOLOGY = """\
+model: some/model
+nodes:
+  here: {device: cpu}
+prefill: {node: here}
+decode: {node: here}
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Run `vdisagg` with a state directory of its own."""
+
+    def run_it(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state"), **variables}
+        command = [sys.executable, "-m", "vdisagg", *words]
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, cwd=tmp_path, timeout=60
+        )
+        assert "Traceback" not in done.stderr
+        return done
+
+    return run_it
+
+
+@pytest.fixture
+def topology(tmp_path: Path) -> Path:
+    path = tmp_path / "demo.yaml"
+    path.write_text(TOPOLOGY)
+    return path
+
+
+def test_the_version_is_printed(run: Run) -> None:
+    done = run("--version")
+    assert (done.returncode, done.stdout) == (0, f"vdisagg {vdisagg.__version__}\n")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_of_every_command_has_an_example(run: Run, command: str) -> None:
+    done = run(command, "--help")
+    assert done.returncode == 0
+    assert f"Example: vdisagg {command}" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("frobnicate",), ("up",), ("up", "nowhere.yaml"), ("check", "nowhere.yaml"), ("logs",)],
+)
+def test_wrong_usage_exits_2_and_says_why_on_stderr(run: Run, words: tuple[str, ...]) -> None:
+    done = run(*words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr
+
+
+def test_d16_a_faulty_topology_exits_2_with_its_place(run: Run, topology: Path) -> None:
+    topology.write_text(TOPOLOGY + "decode: {node: here}\n")
+    done = run("up", "demo.yaml")
+    assert done.returncode == 2
+    assert "demo.yaml:6:1" in done.stderr
+
+
+def test_check_prints_the_plan_and_touches_nothing(
+    run: Run, topology: Path, tmp_path: Path
+) -> None:
+    done = run("check", "demo.yaml")
+    assert done.returncode == 0, done.stderr
+    assert "p0" in done.stdout
+    assert "\x1b" not in done.stdout
+    commands = run("check", "demo.yaml", "--commands").stdout
+    assert "serve some/model" in commands
+    assert run("check", "demo.yaml", "--json").stdout.startswith("{")
+    assert [path.name for path in tmp_path.iterdir()] == ["demo.yaml"]
+
+
+def test_up_without_vllm_says_how_to_get_it(run: Run, topology: Path, tmp_path: Path) -> None:
+    if Path(sys.executable).with_name("vllm").exists():
+        pytest.skip("vLLM is installed beside this interpreter")
+    done = run("up", "demo.yaml", PATH=str(tmp_path))
+    assert done.returncode == 2
+    assert "nodes.here: no `vllm` beside" in done.stderr
+    assert "next: pip install" in done.stderr
+
+
+def test_up_on_remote_nodes_is_refused_before_anything_starts(
+    run: Run, topology: Path, tmp_path: Path
+) -> None:
+    topology.write_text(TOPOLOGY.replace("{device: cpu}", "{device: cpu, ssh: {host: other}}"))
+    done = run("up", "demo.yaml")
+    assert done.returncode == 2
+    assert "here" in done.stderr
+    assert not (tmp_path / "state").exists()
+
+
+def test_with_nothing_recorded_status_exits_1_and_down_exits_0(run: Run) -> None:
+    status, down = run("status"), run("down")
+    assert (status.returncode, status.stdout) == (1, "no cluster is recorded, so nothing runs\n")
+    assert (down.returncode, down.stdout) == (0, "no cluster is recorded, so nothing runs\n")
+
+
+def test_down_of_a_cluster_that_never_ran_says_so_and_makes_nothing(
+    run: Run, topology: Path, tmp_path: Path
+) -> None:
+    for words in (("--name", "other"), ("demo.yaml",)):
+        done = run("down", *words)
+        assert done.returncode == 0
+        assert done.stdout.endswith(": nothing runs\n")
+    assert not (tmp_path / "state").exists()
+
+
+@pytest.mark.parametrize("name", ["../other", "a/b", ".."])
+def test_a_name_is_never_a_path(run: Run, name: str) -> None:
+    done = run("down", "--name", name)
+    assert done.returncode == 2
+    assert "is no cluster's name" in done.stderr
+
+
+def test_logs_and_events_of_what_does_not_run_say_so(run: Run) -> None:
+    logs = run("logs", "p0", "--cluster", "demo")
+    assert logs.returncode == 2
+    assert "cluster demo is not recorded" in logs.stderr
+    events = run("events", "--name", "demo")
+    assert events.returncode == 1
+    assert "the controller does not answer" in events.stderr
+
+
+def test_an_unreadable_record_is_an_error_and_no_traceback(run: Run, tmp_path: Path) -> None:
+    directory = tmp_path / "state" / "vdisagg" / "demo"
+    directory.mkdir(parents=True)
+    (directory / "cluster.json").write_text("{")
+    for command in ("status", "down"):
+        done = run(command)
+        assert done.returncode == 1
+        assert "not a cluster record" in done.stderr
+
+
+def test_status_imports_nothing_heavy() -> None:
+    """It has 0.3 s in all: what only other commands need stays out."""
+    script = (
+        "import sys; from vdisagg import cli; import vdisagg.launch.status, vdisagg.view.status, "
+        "vdisagg.launch.local; "
+        "print([m for m in ('pydantic', 'yaml', 'paramiko', 'aiohttp', 'zmq', 'rich.table') "
+        "if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout == "[]\n", done.stderr
