@@ -37,6 +37,13 @@ class AdminServer:
         self._open: dict[int, socket.socket] = {}
         sockets.watch(self._listener.fileno(), self._accept)
 
+    def close(self) -> None:
+        """Stop listening, and hang up."""
+        for number, connection in list(self._open.items()):
+            self._close(number, connection)
+        self._sockets.forget(self._listener.fileno())
+        self._listener.close()
+
     def _accept(self) -> None:
         connection, _ = self._listener.accept()
         connection.setblocking(False)

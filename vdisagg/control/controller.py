@@ -78,10 +78,13 @@ class Controller:
     def run(self) -> None:
         """Serve until `stop`."""
         self._log("controller", f"serving cluster {self._plan.name}")
-        while not self._stopping:
-            self._sockets.turn(TURN_S)
-            self._tick(time.monotonic())
-        self._sockets.close()
+        try:
+            while not self._stopping:
+                self._sockets.turn(TURN_S)
+                self._tick(time.monotonic())
+        finally:
+            self._admin.close()
+            self._sockets.close()
 
     def stop(self) -> None:
         """End `run` within a turn; may be called by a signal handler."""

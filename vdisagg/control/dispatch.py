@@ -78,6 +78,8 @@ class Flight:
     """Whether decode's first token has to equal prefill's."""
     token: int | None = None
     prefill_stats: msgspec.Raw = field(default_factory=msgspec.Raw)
+    matched: bool | None = None
+    """Whether it did; None where that can't be told."""
     begun: bool = False
     """Whether the present leg has produced output."""
 
@@ -403,10 +405,10 @@ class Dispatch:
         if flight.stage is Stage.DECODE and not flight.begun and not failed:
             # Decode counts transferred KV as cached; what was cached is prefill's to say.
             output.prefill_stats = flight.prefill_stats
-            matched = None
             if flight.compare and flight.token is not None and output.new_token_ids:
-                matched = flight.token == output.new_token_ids[0]
-            actions.append(Beat(link, now - flight.started, probe, matched))
+                flight.matched = flight.token == output.new_token_ids[0]
+            if not probe:
+                actions.append(Beat(link, now - flight.started, probe, flight.matched))
         flight.begun = True
         output.kv_transfer_params = output.ec_transfer_params = wire.NIL
         if not probe:
@@ -423,6 +425,8 @@ class Dispatch:
         if not probe:
             self.counts.failed += failed
             self.counts.finished += not failed
+        elif not failed:  # a probe is over when nothing of it is left, and only then
+            actions.append(Beat(link, now - flight.started, probe, flight.matched))
         return actions
 
     def _stray(self, instance: str, output: wire.Output, *, now: float) -> list[Action]:

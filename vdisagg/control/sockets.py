@@ -23,10 +23,12 @@ class Sockets:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._poller = zmq.Poller()
         self._handlers: dict[object, Handler] = {}
+        self._made: set[zmq.Socket[bytes]] = set()
 
     def make(self, kind: int, *, identity: bytes | None = None) -> zmq.Socket[bytes]:
         """A socket that neither drops nor lingers: bounds are the dispatcher's business."""
         socket = self._context.socket(kind)
+        self._made.add(socket)
         socket.setsockopt(zmq.SNDHWM, 0)
         socket.setsockopt(zmq.RCVHWM, 0)
         socket.setsockopt(zmq.LINGER, 0)
@@ -45,7 +47,7 @@ class Sockets:
         try:
             socket.bind(address.zmq)
         except zmq.ZMQError as exc:
-            socket.close()
+            self.forget(socket)
             raise PlanConflict(f"{purpose}: cannot bind {address}: {exc}") from exc
         return socket
 
@@ -60,6 +62,7 @@ class Sockets:
             self._poller.unregister(source)
         if not isinstance(source, int):
             source.close()
+            self._made.discard(source)
 
     def turn(self, timeout_s: float) -> None:
         """Wait for input, at most `timeout_s`, and let each readable source's handler run once."""
@@ -70,10 +73,10 @@ class Sockets:
 
     def close(self) -> None:
         """Close everything."""
-        for source in list(self._handlers):
+        for source in (*self._made, *self._handlers):
             if isinstance(source, zmq.Socket):
                 source.close()
-        self._context.destroy(linger=0)
+        self._context.term()
 
 
 def messages(socket: zmq.Socket[bytes]) -> Iterator[list[bytes]]:

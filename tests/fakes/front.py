@@ -1,0 +1,156 @@
+"""A fake front end: binds what `vllm serve --data-parallel-size-local 0` binds, and asks for tokens."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+import zmq
+
+from vdisagg.control import wire
+from vdisagg.plan.model import Address
+
+PATIENCE_S = 10.0
+
+
+class FakeFront:
+    """One process with `api_servers` input/output pairs; single-threaded, driven by the test."""
+
+    def __init__(self, handshake: Address, *, api_servers: int = 1) -> None:
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._handshake = self._context.socket(zmq.ROUTER)
+        self._handshake.bind(handshake.zmq)
+        self._inputs = [self._bound(zmq.ROUTER) for _ in range(api_servers)]
+        self._outputs = [self._bound(zmq.PULL) for _ in range(api_servers)]
+        self._numbers = itertools.count()
+        self.ready: dict[str, Any] = {}
+        self.received: dict[str, list[wire.Output]] = defaultdict(list)
+        self.arrived: dict[str, list[float]] = defaultdict(list)
+        self.answers: dict[int, wire.UtilityOutput] = {}
+        self.stats_seen = 0
+        self.tensors: list[list[bytes]] = []
+
+    def attach(self) -> None:
+        """Go through the handshake with the controller."""
+        identity, payload = self._recv(self._handshake)
+        greeting = wire.decode_greeting(payload)
+        assert (greeting.status, greeting.local, greeting.headless) == ("HELLO", False, True)
+        addresses = {
+            "inputs": [self._address(s) for s in self._inputs],
+            "outputs": [self._address(s) for s in self._outputs],
+            "coordinator_input": None,
+            "coordinator_output": None,
+            "frontend_stats_publish_address": None,
+        }
+        welcome = {"addresses": addresses, "parallel_config": {}}
+        self._handshake.send_multipart([identity, wire.encode(welcome)])
+        for socket in self._inputs:
+            _, ready = self._recv(socket)
+            self.ready = msgspec.msgpack.decode(ready)
+        _, payload = self._recv(self._handshake)
+        assert wire.decode_greeting(payload).status == "READY"
+
+    def close(self) -> None:
+        """Close all sockets, as a front end that has died."""
+        for socket in (self._handshake, *self._inputs, *self._outputs):
+            socket.close(linger=0)
+        self._context.term()
+
+    def add(
+        self,
+        prompt: Sequence[int],
+        *,
+        request_id: str | None = None,
+        api: int = 0,
+        frames: Sequence[bytes] = (),
+        **sampling: Any,
+    ) -> str:
+        """Send an ADD; returns the request's id."""
+        name = request_id or f"cmpl-{next(self._numbers)}"
+        request = wire.AddRequest(
+            request_id=name,
+            prompt_token_ids=wire.raw(list(prompt)),
+            mm_features=wire.NIL,
+            sampling_params={"temperature": 0.0, "max_tokens": 16, **sampling},
+            pooling_params=wire.NIL,
+            arrival_time=time.time(),
+            lora_request=wire.NIL,
+            cache_salt=None,
+            data_parallel_rank=None,
+            client_index=api,
+            external_req_id=name,
+        )
+        self._send(api, wire.ADD, wire.encode(request), frames)
+        return name
+
+    def abort(self, *ids: str, api: int = 0) -> None:
+        """Send an ABORT."""
+        self._send(api, wire.ABORT, wire.encode(list(ids)))
+
+    def call(self, call_id: int, method: str, *arguments: Any, api: int = 0) -> wire.UtilityOutput:
+        """Send a UTILITY call and wait for its answer."""
+        self._send(api, wire.UTILITY, wire.encode((api, call_id, method, arguments)))
+        self.until(lambda: call_id in self.answers)
+        return self.answers.pop(call_id)
+
+    def until(self, condition: Callable[[], object], patience_s: float = PATIENCE_S) -> None:
+        """Take outputs in until `condition` holds; fails after `patience_s`."""
+        deadline = time.monotonic() + patience_s
+        while not condition():
+            assert time.monotonic() < deadline, "the condition did not come true in time"
+            self.read(0.005)
+
+    def read(self, wait_s: float = 0.0) -> None:
+        """Take in what has arrived."""
+        for api, socket in enumerate(self._outputs):
+            while socket.poll(wait_s * 1000):
+                payload, *frames = socket.recv_multipart()
+                self._note(api, wire.decode_outputs(payload), frames)
+
+    def finish(self, request_id: str, patience_s: float = PATIENCE_S) -> list[int]:
+        """Wait for the end of a request; returns its tokens."""
+        self.until(lambda: self.finish_reason(request_id) is not None, patience_s)
+        return self.tokens(request_id)
+
+    def tokens(self, request_id: str) -> list[int]:
+        """All tokens that have come so far."""
+        return [t for o in self.received.get(request_id, ()) for t in o.new_token_ids]
+
+    def finish_reason(self, request_id: str) -> int | None:
+        """The finish reason, None before the end."""
+        outputs = self.received.get(request_id)
+        return outputs[-1].finish_reason if outputs else None
+
+    def generate(self, prompt: Sequence[int], **sampling: Any) -> list[int]:
+        """Ask, and wait for the whole answer."""
+        return self.finish(self.add(prompt, **sampling))
+
+    def _note(self, api: int, message: wire.Outputs, frames: list[bytes]) -> None:
+        self.stats_seen += message.scheduler_stats is not None
+        if frames:
+            self.tensors.append(frames)
+        if message.utility_output is not None:
+            self.answers[message.utility_output.call_id] = message.utility_output
+        for output in message.outputs:
+            self.received[output.request_id].append(output)
+            self.arrived[output.request_id].append(time.monotonic())
+
+    def _send(self, api: int, kind: bytes, payload: bytes, frames: Sequence[bytes] = ()) -> None:
+        self._inputs[api].send_multipart([wire.IDENTITY, kind, payload, *frames])
+
+    def _recv(self, socket: zmq.Socket[bytes]) -> list[bytes]:
+        assert socket.poll(PATIENCE_S * 1000), "the controller says nothing"
+        return socket.recv_multipart()
+
+    def _bound(self, kind: int) -> zmq.Socket[bytes]:
+        socket = self._context.socket(kind)
+        socket.bind("tcp://127.0.0.1:*")
+        return socket
+
+    @staticmethod
+    def _address(socket: zmq.Socket[bytes]) -> str:
+        return socket.getsockopt(zmq.LAST_ENDPOINT).decode().rstrip("\0")
