@@ -64,6 +64,7 @@ def test_the_whole_prefill_engine_of_a_cpu_plan(planned: Planned) -> None:
         "--kv-transfer-config",
         '{"kv_connector":"NixlConnector","kv_role":"kv_producer","kv_buffer_device":"cpu"}',
         "--enforce-eager",
+        *("--distributed-executor-backend", "uni"),
         *("--max-model-len", "2048"),
         *("--dtype", "bfloat16"),
         *("--max-num-seqs", "32"),
@@ -73,11 +74,13 @@ def test_the_whole_prefill_engine_of_a_cpu_plan(planned: Planned) -> None:
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": "/home/me/.vdisagg/t/p0/switches",
         "PYTHONUNBUFFERED": "1",
+        "TORCH_COMPILE_DISABLE": "1",
         "UCX_TLS": "tcp,self,shm",
         "VDISAGG_NIXL_PROGRESS_DELAY_US": "1000",
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "VLLM_DP_MASTER_IP": "127.0.0.1",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "VLLM_HOST_IP": "127.0.0.1",
         "VLLM_NIXL_SIDE_CHANNEL_HOST": "127.0.0.1",
         "VLLM_NIXL_SIDE_CHANNEL_PORT": "21003",
@@ -255,7 +258,7 @@ def test_what_the_user_says_wins_over_the_cpu_defaults(planned: Planned) -> None
         decode: {args: {enforce-eager: null, pipeline_parallel_size: 2}}
         """)
     p0, d0 = (instance.process for instance in plan.instances)
-    assert p0.argv[-1:] == ("--no-enforce-eager",)
+    assert "--no-enforce-eager" in p0.argv
     assert p0.env["UCX_TLS"] == "tcp"
     assert p0.env["OMP_NUM_THREADS"] == "4"
     assert p0.env["VLLM_CPU_KVCACHE_SPACE"] == "2"
@@ -263,6 +266,10 @@ def test_what_the_user_says_wins_over_the_cpu_defaults(planned: Planned) -> None
     # The CPU executor dies when it is eager and pipelined.
     assert d0.argv[-2:] == ("--pipeline-parallel-size", "2")
     assert "--enforce-eager" not in d0.argv
+    # A compiler that is wanted is left alone, and a model over several processes has workers.
+    assert "TORCH_COMPILE_DISABLE" not in p0.env.keys() | d0.env.keys()
+    assert "uni" not in d0.argv
+    assert "VLLM_ENABLE_V1_MULTIPROCESSING" not in d0.env
 
 
 def test_an_existing_pythonpath_stays_behind_the_switches(planned: Planned) -> None:

@@ -28,7 +28,7 @@ def engine(
     directory = site.directory(wanted.node, wanted.name)
     args = device.engine_flags(node.device, wanted.args) | wanted.args
     transfer = connector.settings(wanted.role, device=node.device)
-    env = device.engine_environment(node.device) | _stock_environment(site) | wanted.env
+    env = device.engine_environment(node.device, args) | _stock_environment(site) | wanted.env
     # vLLM ignores --data-parallel-address where the data-parallel size is 1: the variable counts.
     env |= {"VLLM_DP_MASTER_IP": handshake.host, "VLLM_HOST_IP": host}
     env |= connector.environment(Address(host, ports[0]))
