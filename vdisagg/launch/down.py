@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vdisagg.cluster import record
@@ -12,12 +11,13 @@ from vdisagg.cluster.snapshot import DownResult
 from vdisagg.errors import Failure
 from vdisagg.launch.ending import end_processes
 from vdisagg.launch.interrupt import Interrupt
+from vdisagg.launch.sight import log_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from vdisagg.launch.runner import Runner
-    from vdisagg.plan.model import Plan
 
 
 def down(
@@ -56,8 +56,3 @@ def down(
         record.remove(state_directory)
         (state_directory / SOCKET_NAME).unlink(missing_ok=True)  # a killed controller leaves it
         return DownResult(name, ran=True, ended=ended.pids, log_files=log_files(plan))
-
-
-def log_files(plan: Plan) -> dict[str, str]:
-    """Where each process's log is, on its node."""
-    return {p.name: str(Path(p.directory) / record.LOG_FILE) for p in plan.processes()}

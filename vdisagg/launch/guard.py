@@ -15,7 +15,6 @@ group; names and command lines are never looked at, since vLLM's processes renam
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import fcntl
 import json
@@ -274,6 +273,8 @@ def describe(pid: int, job: Value) -> Value:
 
 def become_subreaper() -> None:
     """Take in orphans of our child, so that they leave no zombies where pid 1 does not wait."""
+    import ctypes  # here, as the guard's other uses need not wait for it
+
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 

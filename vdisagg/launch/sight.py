@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import http.client
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from vdisagg.cluster.admin import ControllerStatus, ask
+from vdisagg.cluster.record import LOG_FILE
 from vdisagg.errors import ControllerGone
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from vdisagg.cluster.snapshot import Observation
     from vdisagg.launch.runner import Runner
@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 
 ADMIN_LIMIT_S = 2.0
 HEALTH_LIMIT_S = 2.0
+
+
+def log_files(plan: Plan) -> dict[str, str]:
+    """Where each process's log is, on its node."""
+    return {p.name: str(Path(p.directory) / LOG_FILE) for p in plan.processes()}
 
 
 def observe_all(plan: Plan, runner_for: Callable[[str], Runner]) -> dict[str, Observation]:
@@ -38,6 +43,8 @@ def ask_controller(
 
 def is_healthy(url: str) -> bool:
     """Whether GET /health is answered with 200."""
+    import http.client  # here, as `status` has no time for it
+
     target = urlsplit(url)
     connection = http.client.HTTPConnection(
         target.hostname or "", target.port, timeout=HEALTH_LIMIT_S

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from vdisagg.cluster import record
 from vdisagg.cluster.snapshot import ClusterView, Observation, Phase, ProcessView
-from vdisagg.launch.down import log_files
-from vdisagg.launch.sight import ask_controller, observe_all
+from vdisagg.launch.sight import ask_controller, log_files, observe_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,12 +16,11 @@ from vdisagg.cluster import record
 from vdisagg.cluster.record import Record
 from vdisagg.cluster.snapshot import Observation, Progress, UpResult
 from vdisagg.errors import Failure, LaunchFailed, PlanConflict
-from vdisagg.launch.down import log_files
 from vdisagg.launch.ending import end_processes
 from vdisagg.launch.interrupt import Interrupt
 from vdisagg.launch.readiness import Casualty, Sighting, casualty, progress
 from vdisagg.launch.secrets import read_secrets
-from vdisagg.launch.sight import ask_controller, is_healthy, observe_all
+from vdisagg.launch.sight import ask_controller, is_healthy, log_files, observe_all
 from vdisagg.plan.compare import differences
 
 if TYPE_CHECKING:
@@ -285,7 +284,7 @@ class _Launch:
         tail = self._runner_for(process.node).tail(process, LAST_LINES)
         log = log_files(self.plan)[name]
         said = [f"  | {line}" for line in tail] or ["  (nothing)"]
-        return "\n".join((f"the last lines of {log}:", *said))
+        return "\n".join((f"the last lines of {log}:", *said, "next: mend that, then up again"))
 
     def undo(self) -> None:
         """End what this up launched; forget the cluster if nothing else of it lives."""

@@ -24,7 +24,9 @@ def status_text(view: ClusterView, *, now: float) -> str:
     if view.totals is not None:
         lines += ["", _totals(view)]
     if view.problems:
-        lines += ["", "what is wrong:", *(f"  {problem}" for problem in view.problems)]
+        at_work = view.phase in ("starting", "stopping")
+        heading = "not there yet:" if at_work else "what is wrong:"
+        lines += ["", heading, *(f"  {problem}" for problem in view.problems)]
     return "\n".join(lines)
 
 
