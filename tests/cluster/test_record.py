@@ -62,6 +62,15 @@ def test_the_state_directory_is_for_its_owner_alone(directory: Path, tmp_path: P
     assert stat.S_IMODE(record.state_directory("demo").stat().st_mode) == 0o700
 
 
+def test_a_state_directory_that_cannot_be_made_is_named_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "vdisagg").touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    with pytest.raises(Failure, match=r"vdisagg/demo: cannot be made .*; next: set XDG_STATE_HOME"):
+        record.state_directory("demo")
+
+
 @pytest.mark.parametrize("value", ["", "relative/path"])
 def test_a_state_home_that_is_unset_or_relative_is_the_usual_one(value: str) -> None:
     expected = Path.home() / ".local" / "state" / "vdisagg"

@@ -74,11 +74,20 @@ def state_root(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def state_directory(name: str) -> Path:
-    """The state directory of a cluster, made if need be, mode 0700."""
+    """The state directory of a cluster, made if need be, mode 0700.
+
+    Raises Failure when it cannot be made.
+    """
     directory = state_root() / name
-    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    if stat.S_IMODE(directory.stat().st_mode) != 0o700:
-        directory.chmod(0o700)
+    try:
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if stat.S_IMODE(directory.stat().st_mode) != 0o700:
+            directory.chmod(0o700)
+    except OSError as exc:
+        raise Failure(
+            f"{directory}: cannot be made the cluster's state directory: {exc.strerror}; "
+            "next: set XDG_STATE_HOME to a directory of yours"
+        ) from exc
     return directory
 
 
