@@ -7,7 +7,7 @@ import dataclasses
 import msgspec
 import pytest
 
-from vdisagg.control import dispatch, handover, wire
+from vdisagg.control import dummies, handover, wire
 
 pytestmark = [
     pytest.mark.real,
@@ -59,11 +59,11 @@ def test_message_kinds_and_finish_reasons_are_the_same() -> None:
     from vllm.v1.engine.core import EngineCoreProc
 
     kinds = EngineCoreRequestType
-    assert (wire.ADD, wire.ABORT, wire.UTILITY) == (
+    assert (
         kinds.ADD.value,
         kinds.ABORT.value,
         kinds.UTILITY.value,
-    )
+    ) == (wire.ADD, wire.ABORT, wire.UTILITY)
     assert wire.ENGINE_CORE_DEAD == EngineCoreProc.ENGINE_CORE_DEAD
     reasons = (wire.STOP, wire.LENGTH, wire.ABORTED, wire.ERROR, wire.REPETITION)
     assert reasons == tuple(int(reason) for reason in FinishReason)
@@ -105,7 +105,7 @@ def test_vllm_reads_what_we_write_and_we_read_what_vllm_writes() -> None:
     back = MsgpackDecoder(EngineCoreRequest).decode([wire.encode(ours)])
     assert back == request
 
-    probe = dispatch.probe_request("p", [1, 2, 3], max_tokens=2, salt="s", now=2.0)
+    probe = dummies.probe_request("p", [1, 2, 3], max_tokens=2, salt="s", now=2.0)
     read = MsgpackDecoder(EngineCoreRequest).decode([wire.encode(probe)])
     assert (read.prompt_token_ids, read.cache_salt) == ([1, 2, 3], "s")
     assert (read.sampling_params.max_tokens, read.sampling_params.temperature) == (2, 0.0)
