@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import socket
+import random
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
@@ -17,6 +16,7 @@ from vdisagg.cluster import record
 from vdisagg.cluster.snapshot import ClusterView, DownResult, Observation, Progress, UpResult
 from vdisagg.launch.down import down
 from vdisagg.launch.local import LocalRunner
+from vdisagg.launch.ports import busy
 from vdisagg.launch.status import status
 from vdisagg.launch.up import up
 from vdisagg.plan.model import (
@@ -52,12 +52,14 @@ def _wait_until(claim: Callable[[], object], limit_s: float = 20.0) -> None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of this machine that nobody listens on at this moment."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
+    """Ports that nobody has at this moment, from below the range that the kernel gives to clients:
+    so nobody gets one by chance between two ups of a test."""
+    found: list[int] = []
+    while len(found) < count:
+        port = random.randrange(10_000, 30_000)
+        if port not in found and not busy([Address("127.0.0.1", port)]):
+            found.append(port)
+    return found
 
 
 def _is_alive(pid: int) -> bool:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -325,7 +325,8 @@ def test_when_nothing_of_the_last_run_lives_up_starts_afresh(
     cluster.up()
     for members in cluster.pids().values():
         for pid in reversed(members):
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # a shell ends by itself once its child is dead
+                os.kill(pid, signal.SIGKILL)
     wait_until(cluster.is_empty)
     assert not cluster.up().already
     assert "starting afresh" in cluster.talk.said[0]

@@ -64,7 +64,7 @@ def read_stat(pid: int) -> Value | None:
     """State, process group, session and start time of a process; None when it does not exist."""
     try:
         descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # the latter if it ends while being opened
         return None
     try:
         text = os.read(descriptor, 4096)  # raw, as every process of the machine is read in one look
