@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 
 import pytest
+import zmq
 
 from fakes.cluster import Cluster
 from fakes.engine import continuation
@@ -90,7 +91,8 @@ def test_b01_two_hundred_cuts_at_random_moments_leave_nothing(cluster_of: Cluste
     cluster.front.abort(*live)
     cluster.settle()
     cluster.until(lambda: cluster.store.held == {})
-    assert {engine.blocks_used for engine in cluster.engines.values()} == {0}
+    # The last nudge may still be under way.
+    cluster.until(lambda: {e.blocks_used for e in cluster.engines.values()} == {0})
     assert cluster.store.misread == []
     assert {i.in_flight for i in cluster.status().instances} == {0}
 
@@ -272,3 +274,47 @@ def test_a_utility_call_fails_by_name_where_an_engine_dies_under_it(cluster_of: 
     cluster.until(lambda: cluster.instance("p0").state != "ready")
     answer = cluster.front.call(3, "get_supported_tasks")
     assert answer.failure_message == "no engine is ready"
+
+
+def test_an_add_that_cannot_be_read_ends_in_an_error_and_no_hang(cluster_of: Clusters) -> None:
+    cluster = cluster_of().up()
+    cluster.front.send_raw(wire.ADD, wire.encode(["odd", "not token ids", None, 7]))
+    cluster.until(lambda: cluster.front.finish_reason("odd") == wire.ERROR)
+    assert cluster.front.generate(PROMPT) == continuation(PROMPT, 16)
+
+
+@pytest.mark.parametrize("frames", [[b"\x00", b"\xc1"], [b"\x03", b"junk"], [b"\x01", b""], [b"x"]])
+def test_junk_from_the_front_end_is_dropped_and_noted(
+    cluster_of: Clusters, frames: list[bytes]
+) -> None:
+    cluster = cluster_of().up()
+    cluster.front.send_raw(*frames)
+    cluster.until(lambda: any(line.startswith("front: a") for line in cluster.events()[2:]))
+    assert cluster.front.generate(PROMPT) == continuation(PROMPT, 16)
+
+
+@pytest.mark.parametrize("frames", [[b"\xc1"], [b"a", b"b", b"c"], [b""]])
+def test_junk_on_a_handshake_socket_ends_no_more_than_that_engine(
+    cluster_of: Clusters, frames: list[bytes]
+) -> None:
+    cluster = cluster_of(1, 2).up()
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    stranger = context.socket(zmq.DEALER)
+    stranger.connect(cluster.plan.instances[1].handshake.zmq)
+    stranger.send_multipart(frames)
+    cluster.until(lambda: cluster.instance("d0").state == "dead")
+    stranger.close(linger=0)
+    context.term()
+    assert cluster.front.generate(PROMPT) == continuation(PROMPT, 16)
+
+
+def test_a_front_end_whose_api_servers_are_slow_to_speak_is_not_taken_for_gone(
+    cluster_of: Clusters,
+) -> None:
+    """Its parent listens for them, and connections that nobody answers are dropped and made again."""
+    cluster = cluster_of()
+    cluster.front.delay_inputs(drops=2)
+    cluster.up()
+    assert cluster.front.generate(PROMPT) == continuation(PROMPT, 16)
+    assert cluster.status().front_end == "attached"
+    assert not any("gone" in line for line in cluster.events())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import socket
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -32,7 +33,27 @@ class FakeFront:
         self.arrived: dict[str, list[float]] = defaultdict(list)
         self.answers: dict[int, wire.UtilityOutput] = {}
         self.stats_seen = 0
+        self._late: dict[int, str] = {}
+        self._drops = 0
         self.tensors: list[list[bytes]] = []
+
+    def delay_inputs(self, *, drops: int) -> None:
+        """Let a plain TCP listener stand in for the input sockets until it has dropped `drops`
+        connections unanswered, as the parent of slow API servers does."""
+        self._drops = drops
+        for number, late in enumerate(self._inputs):
+            endpoint = self._address(late)
+            late.unbind(endpoint)
+            self._late[number] = endpoint
+
+    def _drop_connections(self) -> None:
+        for number, endpoint in self._late.items():
+            port = int(endpoint.rsplit(":", 1)[1])
+            with socket.create_server(("127.0.0.1", port)) as listener:
+                listener.settimeout(PATIENCE_S)
+                for _ in range(self._drops):
+                    listener.accept()[0].close()
+            self._inputs[number].bind(endpoint)
 
     def attach(self) -> None:
         """Go through the handshake with the controller."""
@@ -40,7 +61,7 @@ class FakeFront:
         greeting = wire.decode_greeting(payload)
         assert (greeting.status, greeting.local, greeting.headless) == ("HELLO", False, True)
         addresses = {
-            "inputs": [self._address(s) for s in self._inputs],
+            "inputs": [self._late.get(n) or self._address(s) for n, s in enumerate(self._inputs)],
             "outputs": [self._address(s) for s in self._outputs],
             "coordinator_input": None,
             "coordinator_output": None,
@@ -48,6 +69,7 @@ class FakeFront:
         }
         welcome = {"addresses": addresses, "parallel_config": {}}
         self._handshake.send_multipart([identity, wire.encode(welcome)])
+        self._drop_connections()
         for socket in self._inputs:
             _, ready = self._recv(socket)
             self.ready = msgspec.msgpack.decode(ready)
@@ -128,6 +150,10 @@ class FakeFront:
     def generate(self, prompt: Sequence[int], **sampling: Any) -> list[int]:
         """Ask, and wait for the whole answer."""
         return self.finish(self.add(prompt, **sampling))
+
+    def send_raw(self, *frames: bytes) -> None:
+        """Send the controller whatever a test thinks of."""
+        self._inputs[0].send_multipart([wire.IDENTITY, *frames])
 
     def _note(self, api: int, message: wire.Outputs, frames: list[bytes]) -> None:
         self.stats_seen += message.scheduler_stats is not None

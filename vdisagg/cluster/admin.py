@@ -1,6 +1,6 @@
 """The admin API's messages and its client: one JSON line each way over a Unix socket.
 
-The controller serves it (control/admin_server.py). A request is `{"op": NAME, …}`; the answer is
+The controller serves it (control/admin_socket.py). A request is `{"op": NAME, …}`; the answer is
 `{"ok": true, …}` or `{"ok": false, "error": TEXT}`.
 """
 

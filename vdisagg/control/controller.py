@@ -14,18 +14,10 @@ import msgspec
 
 from vdisagg.cluster import admin
 from vdisagg.control import wire
-from vdisagg.control.admin_server import AdminServer, Respond
-from vdisagg.control.dispatch import (
-    Action,
-    Beat,
-    Dispatch,
-    Miss,
-    Note,
-    Pair,
-    Reply,
-    Send,
-    probe_request,
-)
+from vdisagg.control.actions import Action, Beat, Miss, Note, Pair, Reply, Send
+from vdisagg.control.admin_socket import AdminSocket
+from vdisagg.control.dispatch import Dispatch
+from vdisagg.control.dummies import probe_request
 from vdisagg.control.endpoint import Endpoint
 from vdisagg.control.fleet import Fleet
 from vdisagg.control.front import Front
@@ -35,6 +27,7 @@ from vdisagg.control.processes import ProcessWatch
 from vdisagg.control.routing import FewestInFlight
 from vdisagg.control.sockets import Sockets
 from vdisagg.control.utility import Answer, Calls
+from vdisagg.errors import ProtocolError
 from vdisagg.plan.model import Plan
 
 TURN_S: Final = 0.1
@@ -73,7 +66,7 @@ class Controller:
         self._sockets = Sockets()
         self._endpoints = {i.name: Endpoint(self._sockets, i, self) for i in plan.instances}
         self._front = Front(self._sockets, plan.front_end.handshake, self)
-        self._admin = AdminServer(self._sockets, directory, self._asked)
+        self._admin = AdminSocket(self._sockets, directory, self._asked)
 
     def run(self) -> None:
         """Serve until `stop`."""
@@ -117,12 +110,15 @@ class Controller:
 
     def engine_lost(self, name: str) -> None:
         """See EngineEvents."""
-        self._signal(name, Signal.LOST, "its connections are gone")
-        self._lose(name, "its connections are gone")
+        reason = "its connections are gone"
+        self._signal(name, Signal.LOST, reason)
+        self._lose(name, reason, may_return=True)
 
     def engine_back(self, name: str) -> None:
         """See EngineEvents."""
-        self._signal(name, Signal.BACK)
+        if self.fleet.engines[name].life.takes(Signal.BACK):
+            self._signal(name, Signal.BACK)
+            self._do(self.dispatch.instance_back(name, now=time.monotonic()))
 
     def engine_dead(self, name: str, reason: str) -> None:
         """See EngineEvents."""
@@ -140,7 +136,7 @@ class Controller:
         """See FrontEvents."""
         now = time.monotonic()
         if kind == wire.ADD:
-            self._do(self.dispatch.add(api, wire.decode_add(payload), frames, now=now))
+            self._add(api, payload, frames, now=now)
         elif kind == wire.ABORT:
             self._do(self.dispatch.abort(api, wire.decode_ids(payload), now=now))
         elif kind == wire.UTILITY:
@@ -149,11 +145,25 @@ class Controller:
             self._do(sends)
             self._answer(answers)
 
+    def _add(self, api: int, payload: bytes, frames: Sequence[bytes], *, now: float) -> None:
+        try:
+            request = wire.decode_add(payload)
+        except ProtocolError as exc:
+            front_id = wire.decode_added_id(payload).request_id
+            self._do(self.dispatch.refuse(api, front_id, str(exc)))
+        else:
+            self._do(self.dispatch.add(api, request, frames, now=now))
+
+    def front_fault(self, reason: str) -> None:
+        """See FrontEvents."""
+        self._log("front", reason)
+
     def front_lost(self) -> None:
         """See FrontEvents."""
         self._front_state = "gone"
         self._log("front", "its connections are gone")
         self._front.hang_up()
+        self._calls.forget()
         self._do(self.dispatch.front_lost(now=time.monotonic()))
 
     # -- time ---------------------------------------------------------------------------------
@@ -212,7 +222,7 @@ class Controller:
             match action:
                 case Send(instance, kind, payload, frames):
                     if not self._endpoints[instance].send(kind, payload, frames):
-                        self.engine_lost(instance)
+                        self._undelivered(instance)
                 case Reply(api, outputs, timestamp, frames, weight_version):
                     message = wire.Outputs(
                         outputs=outputs,
@@ -227,6 +237,14 @@ class Controller:
                 case Note():
                     self._tell([action])
 
+    def _undelivered(self, name: str) -> None:
+        """No engine was there to be sent to. One that is only just loading is not lost by that."""
+        life = self.fleet.engines[name].life
+        if life.routable:
+            self.engine_lost(name)
+        else:
+            self._lose(name, "it is not connected", may_return=life.takes(Signal.BACK))
+
     def _answer(self, answers: Iterable[Answer]) -> None:
         for answer in answers:
             message = wire.Outputs(timestamp=time.monotonic(), utility_output=answer.output)
@@ -235,8 +253,9 @@ class Controller:
     def _signal(self, name: str, signal: Signal, reason: str = "") -> None:
         self._tell(self.fleet.signal(name, signal, now=time.monotonic(), reason=reason))
 
-    def _lose(self, name: str, reason: str) -> None:
-        self._do(self.dispatch.instance_lost(name, reason, now=time.monotonic()))
+    def _lose(self, name: str, reason: str, *, may_return: bool = False) -> None:
+        now = time.monotonic()
+        self._do(self.dispatch.instance_lost(name, reason, now=now, may_return=may_return))
         self._answer(self._calls.lost(name))
 
     def _tell(self, notes: Iterable[Note]) -> None:
@@ -251,23 +270,20 @@ class Controller:
 
     # -- the admin API ------------------------------------------------------------------------
 
-    def _asked(self, op: str, respond: Respond) -> None:
+    def _asked(self, op: str) -> object:
         if op == "status":
-            respond(self.status())
-        elif op == "events":
-            respond(admin.Events(list(self._events)))
-        elif op == "probe":
+            return self.status()
+        if op == "events":
+            return admin.Events(list(self._events))
+        if op == "probe":
             self.fleet.beat_now(now=time.monotonic())
-            respond(admin.Done())
-        elif op == "refresh":
+            return admin.Done()
+        if op == "refresh":
             for engine in self.fleet.engines.values():
                 if engine.life.routable:
                     self._do(self.dispatch.nudge(engine.name, now=time.monotonic()))
-            respond(admin.Done())
-        else:
-            respond(
-                admin.Refused(f"unknown operation {op!r}; known: {', '.join(admin.OPERATIONS)}")
-            )
+            return admin.Done()
+        return admin.Refused(f"unknown operation {op!r}; known: {', '.join(admin.OPERATIONS)}")
 
     def status(self) -> admin.ControllerStatus:
         """What `vdisagg status` shows."""

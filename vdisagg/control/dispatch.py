@@ -9,18 +9,13 @@ Three kinds of request take one leg only, on one engine, without a transfer:
   answers, so decode computes both.
 - pooling requests, for the same reason.
 
-Legs have ids of our own, `<leg>:<sequence>:<API server>:<front end's id>`: unique for all time,
-whatever a client sends, and complete enough to route an output by. The front end's id is never an
-engine's key.
+Legs have ids of our own (flight.LegIds): unique for all time, whatever a client sends, and complete
+enough to route an output by. The front end's id is never an engine's key.
 
-**The handle.** Prefill keeps a finished leg's blocks until decode has read them. It is given to
-exactly one decode leg; where that never comes (abort, death, deadline), it is released through a
-decode engine, by an ADD with `abort_immediately`. An engine without work does not tell its peer, so
-every release, and every abort of a decode leg that has not answered yet, is followed by a nudge: a
-dummy request of one token.
-
-An abort may cross prefill's last output on the way. The leg's id therefore stays on a list of
-abandoned legs until the lease would have ended; a handle that still arrives is released.
+The **handle** that prefill's output carries stands for the prompt's blocks. It is given to exactly one
+decode leg. That leg reads it, or, aborted before it has, gives it back itself, given a step to do it
+in. Where there is no such leg (the request was aborted before, the decode engine is gone) the handle
+is released through another one's, see release.py.
 """
 
 from __future__ import annotations
@@ -28,116 +23,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum, auto
 from typing import Final
 
 import msgspec
 
 from vdisagg.control import wire
-from vdisagg.control.handover import Handover, Params, with_transfer, without_transfer
+from vdisagg.control.actions import Action, Beat, Miss, Note, Pair, Reply, Send
+from vdisagg.control.flight import PROBE, Flight, LegIds, Stage, deterministic, first_leg
+from vdisagg.control.handover import Handover, Params, without_transfer
+from vdisagg.control.release import Releases
 from vdisagg.control.routing import Policy
-
-LEASE_S: Final = 60.0
-"""Longer than prefill keeps a handle (30 s by default): an abandoned leg is forgotten after it."""
 
 MAX_ID: Final = 1024
 """Characters of a front end's request id; a client's X-Request-Id is part of it."""
-
-PROBE: Final = -1
-"""In the place of an API server: our own requests."""
-
-Pair = tuple[str, str]
-
-
-class Stage(Enum):
-    """Which leg of a flight is under way."""
-
-    PREFILL = auto()
-    DECODE = auto()
-    WHOLE = auto()
-
-
-@dataclass(slots=True)
-class Flight:
-    """One request between its ADD and its end."""
-
-    api: int
-    front_id: str
-    request: wire.AddRequest
-    frames: Sequence[bytes]
-    sampling: Params | None
-    prefill: str
-    decode: str
-    stage: Stage
-    at: str
-    """The instance that the present leg runs on."""
-    leg: str
-    started: float
-    leg_started: float
-    compare: bool
-    """Whether decode's first token has to equal prefill's."""
-    token: int | None = None
-    prefill_stats: msgspec.Raw = field(default_factory=msgspec.Raw)
-    matched: bool | None = None
-    """Whether it did; None where that can't be told."""
-    begun: bool = False
-    """Whether the present leg has produced output."""
-
-    @property
-    def key(self) -> tuple[int, str]:
-        """Under which name the front end knows it."""
-        return self.api, self.front_id
-
-
-@dataclass(frozen=True, slots=True)
-class Send:
-    """A message for an engine."""
-
-    instance: str
-    kind: bytes
-    payload: bytes
-    frames: Sequence[bytes] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """Outputs for one API server of the front end."""
-
-    api: int
-    outputs: list[wire.Output]
-    timestamp: float
-    frames: Sequence[bytes] = ()
-    weight_version: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Beat:
-    """A request's KV has arrived over a link. `matched` as in Link.succeeded."""
-
-    link: Pair
-    latency_s: float
-    probe: bool
-    matched: bool | None
-
-
-@dataclass(frozen=True, slots=True)
-class Miss:
-    """A transfer, or a probe, failed on a link."""
-
-    link: Pair
-    probe: bool
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Note:
-    """Something that a person would want to know."""
-
-    subject: str
-    what: str
-
-
-Action = Send | Reply | Beat | Miss | Note
 
 
 @dataclass(slots=True)
@@ -149,15 +47,6 @@ class Counts:
     failed: int = 0
     aborted: int = 0
     output_tokens: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class _Abandoned:
-    """A prefill leg whose request is gone, but whose handle may still arrive."""
-
-    prefill: str
-    decode: str
-    expires: float
 
 
 @dataclass
@@ -174,12 +63,11 @@ class Dispatch:
     """Legs under way per instance."""
 
     def __post_init__(self) -> None:
-        self._sequence = self.first_sequence
+        self._ids = LegIds(self.first_sequence)
+        self._releases = Releases(self.links, self._ids)
         self._legs: dict[str, Flight] = {}
         self._flights: dict[tuple[int, str], Flight] = {}
-        self._abandoned: dict[str, _Abandoned] = {}
-        self._nudges: dict[str, str] = {}
-        self._nudge_again: set[str] = set()
+        self._orphans: dict[str, list[Flight]] = {}
 
     # -- what the front end sends -------------------------------------------------------------
 
@@ -198,9 +86,13 @@ class Dispatch:
         pair = None if refusal else self.policy.choose(links, self.in_flight)
         if pair is None:
             reason = refusal or "no working link between a prefill and a decode instance"
-            self.counts.failed += 1
-            return [*actions, *self._error(key, reason)]
+            return [*actions, *self._refused(key, reason)]
         return actions + self._start(key, request, frames, pair, now=now)
+
+    def refuse(self, api: int, front_id: str, reason: str) -> list[Action]:
+        """A request that can't be read: it ends in an error at once."""
+        self.counts.received += 1
+        return self._refused((api, front_id), reason)
 
     def probe(self, link: Pair, request: wire.AddRequest, *, now: float) -> list[Action]:
         """Send a dummy request the whole way over `link`; a Beat or a Miss will come of it."""
@@ -233,7 +125,7 @@ class Dispatch:
         for output in message.outputs:
             flight = self._legs.get(output.request_id)
             if flight is None:
-                actions += self._stray(instance, output, now=now)
+                actions += self._releases.stray(instance, output, now=now)
             elif flight.stage is Stage.PREFILL:
                 actions += self._prefilled(flight, output, now=now)
             else:
@@ -245,26 +137,42 @@ class Dispatch:
             actions.append(Reply(api, outputs, message.timestamp, frames, message.weight_version))
         return actions
 
-    def instance_lost(self, name: str, reason: str, *, now: float) -> list[Action]:
-        """An instance is gone: what runs on it, or still needs it, ends in an error at once."""
-        self._nudges.pop(name, None)
-        self._nudge_again.discard(name)
-        self._abandoned = {k: v for k, v in self._abandoned.items() if v.prefill != name}
+    def instance_lost(
+        self, name: str, reason: str, *, now: float, may_return: bool = False
+    ) -> list[Action]:
+        """An instance is gone: what runs on it, or still needs it, ends in an error at once.
+
+        `may_return`: only its connection is gone, and the engine may live. Call instance_back then,
+        or this again.
+        """
+        self._releases.instance_lost(name)
         actions: list[Action] = []
         for flight in list(self._flights.values()):
-            unread = flight.stage is Stage.DECODE and not flight.begun and flight.prefill == name
-            probe = flight.api == PROBE and name in (flight.prefill, flight.decode)
+            unread = flight.unread and flight.prefill == name
+            probe = flight.api == PROBE and name in flight.link
             if flight.at == name or unread or probe:
                 actions += self._fail(flight, f"{name} is gone: {reason}", now=now, lost=name)
+        if not may_return:
+            for flight in self._orphans.pop(name, ()):
+                if flight.unread:
+                    handle = flight.handle
+                    actions += self._releases.release(flight.link, handle, now=now, lost=name)
         return actions
+
+    def instance_back(self, name: str, *, now: float) -> list[Action]:
+        """The same engine is connected again: what it still does for requests that have failed is
+        stopped, and it takes a step in case it owes its peers a release."""
+        legs = [flight.leg for flight in self._orphans.pop(name, ())]
+        abort = [Send(name, wire.ABORT, wire.encode(legs))] if legs else []
+        return [*abort, *self.nudge(name, now=now)]
 
     def tick(self, *, now: float, probe_limit_s: Mapping[Pair, float]) -> list[Action]:
         """Ends what has waited too long for a first output. Call about once a second."""
-        self._abandoned = {k: v for k, v in self._abandoned.items() if v.expires > now}
+        self._releases.tick(now=now)
         actions: list[Action] = []
         for flight in list(self._flights.values()):
             if flight.api == PROBE:
-                limit = probe_limit_s.get((flight.prefill, flight.decode), 0.0)
+                limit = probe_limit_s.get(flight.link, 0.0)
                 late = now - flight.started > limit
             else:
                 limit = self.request_timeout_s
@@ -279,11 +187,7 @@ class Dispatch:
 
     def nudge(self, instance: str, *, now: float) -> list[Action]:
         """Make an idle engine step once, so that it reports to its peers, and to us."""
-        if instance in self._nudges:
-            self._nudge_again.add(instance)
-            return []
-        leg = self._nudges[instance] = self._leg_id("n", PROBE, instance)
-        return [Send(instance, wire.ADD, wire.encode(_dummy(leg, now=now)))]
+        return self._releases.nudge(instance, now=now)
 
     @property
     def users_in_flight(self) -> int:
@@ -293,7 +197,7 @@ class Dispatch:
     @property
     def handles_held(self) -> int:
         """Handles that have been given to a decode leg and not been read, as far as we know."""
-        return sum(f.stage is Stage.DECODE and not f.begun for f in self._flights.values())
+        return sum(flight.unread for flight in self._flights.values())
 
     # -- the inside ---------------------------------------------------------------------------
 
@@ -317,7 +221,7 @@ class Dispatch:
         sampling = None
         if request.sampling_params is not None:
             sampling = without_transfer(request.sampling_params)
-        stage, at = _way(sampling, pair)
+        stage, at = first_leg(sampling, pair)
         flight = Flight(
             api=key[0],
             front_id=key[1],
@@ -331,7 +235,7 @@ class Dispatch:
             leg="",
             started=now,
             leg_started=now,
-            compare=_deterministic(sampling),
+            compare=deterministic(sampling),
         )
         self._flights[key] = flight
         if stage is Stage.PREFILL and sampling is not None:
@@ -342,7 +246,7 @@ class Dispatch:
         self, flight: Flight, stage: Stage, at: str, sampling: Params | None, *, now: float
     ) -> Send:
         flight.stage, flight.at = stage, at
-        flight.leg = self._leg_id(stage.name[0].lower(), flight.api, flight.front_id)
+        flight.leg = self._ids.new(stage.name[0].lower(), *flight.key)
         flight.leg_started, flight.begun = now, False
         self._legs[flight.leg] = flight
         self.in_flight[at] += 1
@@ -355,10 +259,6 @@ class Dispatch:
             external_req_id=None,
         )
         return Send(at, wire.ADD, wire.encode(request), flight.frames)
-
-    def _leg_id(self, leg: str, api: int, front_id: str) -> str:
-        self._sequence += 1
-        return f"{leg}:{self._sequence:x}:{api}:{front_id}"
 
     def _leave(self, flight: Flight) -> None:
         """The present leg is over: the one place where load is given back."""
@@ -380,8 +280,10 @@ class Dispatch:
             return self._fail(flight, reason, now=now, output=output)
         if not self._still_linked(flight):
             reason = f"no working link from {flight.prefill} to a decode instance"
-            return self._fail(flight, reason, now=now, output=output)
+            release = self._releases.release(flight.link, output.kv_transfer_params, now=now)
+            return [*release, *self._fail(flight, reason, now=now, output=output)]
         self._leave(flight)
+        flight.handle = output.kv_transfer_params
         flight.token = output.new_token_ids[0] if output.new_token_ids else None
         flight.prefill_stats = output.prefill_stats
         return [self._begin(flight, Stage.DECODE, flight.decode, handed, now=now)]
@@ -389,7 +291,7 @@ class Dispatch:
     def _still_linked(self, flight: Flight) -> bool:
         """Whether the flight has a decode instance to go to; another one than planned if need be."""
         links = self.links()
-        if flight.api == PROBE or (flight.prefill, flight.decode) in links:
+        if flight.api == PROBE or flight.link in links:
             return True
         others = [link for link in links if link[0] == flight.prefill]
         pair = self.policy.choose(others, self.in_flight)
@@ -399,16 +301,15 @@ class Dispatch:
 
     def _answered(self, flight: Flight, output: wire.Output, *, now: float) -> list[Action]:
         actions: list[Action] = []
-        link = (flight.prefill, flight.decode)
-        probe = flight.api == PROBE
+        link, probe = flight.link, flight.api == PROBE
         failed = output.finish_reason in (wire.ERROR, wire.ABORTED)
-        if flight.stage is Stage.DECODE and not flight.begun and not failed:
+        if flight.unread and not failed:
             # Decode counts transferred KV as cached; what was cached is prefill's to say.
             output.prefill_stats = flight.prefill_stats
             if flight.compare and flight.token is not None and output.new_token_ids:
                 flight.matched = flight.token == output.new_token_ids[0]
             if not probe:
-                actions.append(Beat(link, now - flight.started, probe, flight.matched))
+                actions.append(Beat(link, now - flight.started, False, flight.matched))
         flight.begun = True
         output.kv_transfer_params = output.ec_transfer_params = wire.NIL
         if not probe:
@@ -419,50 +320,26 @@ class Dispatch:
         if failed:
             output.finish_reason = wire.ERROR  # nobody but the front end aborts, and it knows
             what = f"{flight.at} ended the {flight.stage.name.lower()} leg with an error"
-            actions.append(Note(flight.at, f"request {flight.front_id[:80]}: {what}"))
+            actions.append(Note(flight.at, f"request {_shown(flight.front_id)}: {what}"))
             if flight.stage is Stage.DECODE:
                 actions.append(Miss(link, probe, what))
         if not probe:
             self.counts.failed += failed
             self.counts.finished += not failed
         elif not failed:  # a probe is over when nothing of it is left, and only then
-            actions.append(Beat(link, now - flight.started, probe, flight.matched))
+            actions.append(Beat(link, now - flight.started, True, flight.matched))
         return actions
-
-    def _stray(self, instance: str, output: wire.Output, *, now: float) -> list[Action]:
-        """An output of a leg that has no flight: a nudge, a release, or an abandoned leg."""
-        if self._nudges.get(instance) == output.request_id and output.finish_reason is not None:
-            del self._nudges[instance]
-            if instance in self._nudge_again:
-                self._nudge_again.discard(instance)
-                return self.nudge(instance, now=now)
-            return []
-        abandoned = self._abandoned.pop(output.request_id, None)
-        if abandoned is None or output.kv_transfer_params == wire.NIL:
-            return []
-        return self._release(abandoned.decode, output.kv_transfer_params, now=now)
-
-    def _release(self, decode: str, handle: msgspec.Raw, *, now: float) -> list[Action]:
-        """Give prefill's blocks back through a decode engine."""
-        leg = self._leg_id("r", PROBE, decode)
-        request = _dummy(leg, now=now)
-        request.sampling_params = with_transfer(request.sampling_params or {}, handle)
-        request.abort_immediately = True
-        return [Send(decode, wire.ADD, wire.encode(request)), *self.nudge(decode, now=now)]
 
     def _give_up(self, flight: Flight, *, now: float, lost: str = "") -> list[Action]:
         """End a flight that nobody waits for: abort its leg, and see to its handle."""
         self._end(flight)
-        actions: list[Action] = []
-        if flight.at != lost:
-            actions.append(Send(flight.at, wire.ABORT, wire.encode([flight.leg])))
-            if flight.stage is Stage.PREFILL:
-                self._abandoned[flight.leg] = _Abandoned(
-                    flight.prefill, flight.decode, now + LEASE_S
-                )
-            elif flight.stage is Stage.DECODE and not flight.begun:
-                actions += self.nudge(flight.at, now=now)
-        return actions
+        if flight.stage is Stage.PREFILL:
+            self._releases.abandon(flight.leg, flight.link, now=now)
+        if flight.at == lost:
+            self._orphans.setdefault(lost, []).append(flight)
+            return []
+        abort = Send(flight.at, wire.ABORT, wire.encode([flight.leg]))
+        return [abort, *(self.nudge(flight.at, now=now) if flight.unread else ())]
 
     def _fail(
         self,
@@ -480,9 +357,13 @@ class Dispatch:
         else:
             self._end(flight)
         if flight.api == PROBE:
-            return [*actions, Miss((flight.prefill, flight.decode), True, reason)]
+            return [*actions, Miss(flight.link, True, reason)]
         self.counts.failed += 1
         return [*actions, *self._error(flight.key, reason, output)]
+
+    def _refused(self, key: tuple[int, str], reason: str) -> list[Action]:
+        self.counts.failed += 1
+        return self._error(key, reason)
 
     def _error(
         self, key: tuple[int, str], reason: str, output: wire.Output | None = None
@@ -491,66 +372,9 @@ class Dispatch:
         last = wire.Output(key[1], [], finish_reason=wire.ERROR)
         if output is not None:  # multi-modal cache misses are the front end's to retry
             last.mm_cache_miss_hashes = output.mm_cache_miss_hashes
-        return [Note("request", f"{key[1][:80]}: {reason}"), Reply(key[0], [last], 0.0)]
+        return [Note("request", f"{_shown(key[1])}: {reason}"), Reply(key[0], [last], 0.0)]
 
 
-def _way(sampling: Params | None, pair: Pair) -> tuple[Stage, str]:
-    """The first leg of a request, and where it runs."""
-    if sampling is None or any(
-        sampling.get(key) is not None for key in ("prompt_logprobs", "prompt_logprob_token_ids")
-    ):
-        return Stage.WHOLE, pair[1]
-    if sampling.get("max_tokens", 16) == 1:
-        return Stage.WHOLE, pair[0]
-    return Stage.PREFILL, pair[0]
-
-
-def _deterministic(sampling: Params | None) -> bool:
-    """Whether both legs must sample the same first token. Prefill runs without `min_tokens`, so
-    there it may sample the end of sequence that decode must not."""
-    return (
-        sampling is not None
-        and sampling.get("temperature", 1.0) == 0
-        and not sampling.get("min_tokens")
-    )
-
-
-DUMMY: Final = wire.AddRequest(
-    request_id="",
-    prompt_token_ids=wire.raw([0]),
-    mm_features=wire.NIL,
-    sampling_params={"temperature": 0.0, "max_tokens": 1, "ignore_eos": True},
-    pooling_params=wire.NIL,
-    arrival_time=0.0,
-    lora_request=wire.NIL,
-    cache_salt=None,
-    data_parallel_rank=None,
-)
-
-
-def _dummy(leg: str, *, now: float) -> wire.AddRequest:
-    return msgspec.structs.replace(DUMMY, request_id=leg, arrival_time=now)
-
-
-def probe_request(
-    request_id: str, tokens: Sequence[int], *, max_tokens: int, salt: str, now: float
-) -> wire.AddRequest:
-    """A dummy request that goes the whole way: longer than a block so that KV moves, and salted so
-    that no prefix cache hides the transfer."""
-    return replace_sampling(
-        msgspec.structs.replace(
-            DUMMY,
-            request_id=request_id,
-            prompt_token_ids=wire.raw(list(tokens)),
-            cache_salt=salt,
-            arrival_time=now,
-        ),
-        max_tokens=max_tokens,
-    )
-
-
-def replace_sampling(request: wire.AddRequest, **changes: object) -> wire.AddRequest:
-    """The same request with other sampling parameters."""
-    return msgspec.structs.replace(
-        request, sampling_params={**(request.sampling_params or {}), **changes}
-    )
+def _shown(front_id: str) -> str:
+    """A request's id in a line for people: a client chooses part of it."""
+    return "".join(c if c.isprintable() else "?" for c in front_id[:80])

@@ -59,7 +59,9 @@ class Endpoint:
         sockets.watch(self._requests, self._guarded(self._on_ready_payload))
         sockets.watch(self._handshake, self._guarded(self._on_handshake))
         watch_connections = self._guarded(self._on_connections)
-        self._connections = Connections(sockets, self._requests, watch_connections)
+        self._connections = Connections(
+            sockets, self._requests, watch_connections, dialled=False
+        )
 
     def send(self, kind: bytes, payload: bytes, frames: Sequence[bytes] = ()) -> bool:
         """Queue a message for the engine; False when no engine is connected."""
@@ -85,7 +87,7 @@ class Endpoint:
         return handle
 
     def _on_handshake(self) -> None:
-        for identity, payload in messages(self._handshake):
+        for identity, payload, *_ in messages(self._handshake, frames=2):
             greeting = wire.decode_greeting(payload)
             if greeting.status == "HELLO":
                 self._payload, self._greeted_ready = None, False
@@ -99,7 +101,7 @@ class Endpoint:
                 self._perhaps_ready()
 
     def _on_ready_payload(self) -> None:
-        for _identity, payload in messages(self._requests):
+        for _identity, payload, *_ in messages(self._requests, frames=2):
             self._payload = payload
             self._perhaps_ready()
 
@@ -112,7 +114,7 @@ class Endpoint:
         self._events.engine_ready(self._name, self._payload, ready)
 
     def _on_outputs(self) -> None:
-        for payload, *frames in messages(self._outputs):
+        for payload, *frames in messages(self._outputs, frames=1):
             if payload == wire.ENGINE_CORE_DEAD and not frames:
                 self._events.engine_dead(self._name, "the engine core says that it is dead")
             else:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from vdisagg.cluster.admin import InstanceStatus, LinkStatus
 from vdisagg.control import wire
-from vdisagg.control.dispatch import Beat, Miss, Note, Pair
+from vdisagg.control.actions import Beat, Miss, Note, Pair
 from vdisagg.control.lifecycle import Life, Signal
 from vdisagg.control.link import Link
 from vdisagg.plan.model import Heartbeat, Role

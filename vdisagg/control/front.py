@@ -12,7 +12,8 @@ from typing import Protocol
 import zmq
 
 from vdisagg.control import wire
-from vdisagg.control.sockets import Connections, Sockets, messages
+from vdisagg.control.sockets import Connections, Handler, Sockets, messages
+from vdisagg.errors import ProtocolError
 from vdisagg.plan.model import Address
 
 
@@ -24,6 +25,9 @@ class FrontEvents(Protocol):
 
     def front_message(self, api: int, kind: bytes, payload: bytes, frames: Sequence[bytes]) -> None:
         """ADD, ABORT or UTILITY."""
+
+    def front_fault(self, reason: str) -> None:
+        """A message of it can't be understood, and was dropped."""
 
     def front_lost(self) -> None:
         """Its connection is gone, and all requests with it."""
@@ -52,7 +56,7 @@ class Front:
         end will take for its engine's: model length, block size, version."""
         self._ready = ready_payload
         socket = self._handshake = self._sockets.make(zmq.DEALER, identity=wire.IDENTITY)
-        self._sockets.watch(socket, self._on_welcome)
+        self._sockets.watch(socket, self._guarded(self._on_welcome))
         socket.connect(self._address.zmq)
         socket.send(wire.encode(wire.Greeting("HELLO")))
 
@@ -71,11 +75,22 @@ class Front:
             self._sockets.forget(self._handshake)
         self._handshake, self._inputs, self._outputs, self._connections = None, [], [], []
 
+    def _guarded(self, handler: Handler) -> Handler:
+        """What can't be understood is dropped; the other requests go on."""
+
+        def handle() -> None:
+            try:
+                handler()
+            except ProtocolError as exc:
+                self._events.front_fault(str(exc))
+
+        return handle
+
     def _on_welcome(self) -> None:
         socket = self._handshake
         if socket is None:
             return
-        for (payload,) in messages(socket):
+        for payload, *_ in messages(socket, frames=1):
             addresses = wire.decode_welcome(payload).addresses
             for api, address in enumerate(addresses.inputs):
                 self._connect_input(api, address)
@@ -89,13 +104,15 @@ class Front:
     def _connect_input(self, api: int, address: str) -> None:
         socket = self._sockets.make(zmq.DEALER, identity=wire.IDENTITY)
         self._inputs.append(socket)
-        self._sockets.watch(socket, lambda: self._on_message(api, socket))
-        self._connections.append(Connections(self._sockets, socket, self._on_connections))
+        self._sockets.watch(socket, self._guarded(lambda: self._on_message(api, socket)))
+        self._connections.append(
+            Connections(self._sockets, socket, self._on_connections, dialled=True)
+        )
         socket.connect(address)
         socket.send(self._ready)
 
     def _on_message(self, api: int, socket: zmq.Socket[bytes]) -> None:
-        for kind, payload, *frames in messages(socket):
+        for kind, payload, *frames in messages(socket, frames=2):
             self._events.front_message(api, kind, payload, frames)
 
     def _on_connections(self) -> None:

@@ -5,8 +5,9 @@
 A link is cold until both its ends are ready, and warm once a probe has gone the whole way: prefill,
 KV transfer, decode, with prefill's token equal to decode's. Any success, a user's request too, counts
 as a beat; an idle link is probed once an interval. `misses` failed probes in a row make it stale: it
-is not routed, and probed until it works again. Probes whose tokens differ make it down at once when
-it has never been warm for MISMATCHES probes in a row: then decode does not read what prefill wrote.
+is not routed, and probed until it works again. While it is not warm, MISMATCHES probes in a row whose
+tokens differ make it down: decode does not read what prefill wrote. A link that is down stays so until
+one of its ends is another engine. On a warm link a mismatch is counted, and shown.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ class Link:
             self,
             state="warm" if warm else self.state,
             last_beat=now,
-            due=now + interval_s,
+            due=now + interval_s if warm else self.due,
             probing=probing,
             missed=0,
             mismatched=0,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from vdisagg.errors import PlanConflict
+from vdisagg.errors import PlanConflict, ProtocolError
 from vdisagg.plan.model import Address
 
 BURST = 256
@@ -79,25 +79,37 @@ class Sockets:
         self._context.term()
 
 
-def messages(socket: zmq.Socket[bytes]) -> Iterator[list[bytes]]:
-    """What lies ready on a socket, at most BURST messages."""
+def messages(socket: zmq.Socket[bytes], *, frames: int) -> Iterator[list[bytes]]:
+    """What lies ready on a socket, at most BURST messages.
+
+    Raises ProtocolError for one with fewer than `frames` frames.
+    """
     for _ in range(BURST):
         try:
-            yield socket.recv_multipart(zmq.NOBLOCK)
+            message = socket.recv_multipart(zmq.NOBLOCK)
         except zmq.Again:
             return
+        if len(message) < frames:
+            raise ProtocolError(f"a message of {len(message)} frames, where {frames} are due")
+        yield message
 
 
 class Connections:
-    """Counts the TCP connections of a socket through its monitor."""
+    """Counts the connections of a socket through its monitor.
 
-    def __init__(self, sockets: Sockets, socket: zmq.Socket[bytes], changed: Handler) -> None:
+    Where we dial, a connection counts when the peer has spoken ZeroMQ: the front end's parent
+    listens for its API servers long before they are there to answer, and ZeroMQ gives such
+    connections up after 30 s and tries again.
+    """
+
+    def __init__(
+        self, sockets: Sockets, socket: zmq.Socket[bytes], changed: Handler, *, dialled: bool
+    ) -> None:
         self._sockets = sockets
         self._socket = socket
         self._changed = changed
-        self._monitor = socket.get_monitor_socket(
-            zmq.EVENT_ACCEPTED | zmq.EVENT_CONNECTED | zmq.EVENT_DISCONNECTED
-        )
+        made = zmq.EVENT_HANDSHAKE_SUCCEEDED if dialled else zmq.EVENT_ACCEPTED
+        self._monitor = socket.get_monitor_socket(made | zmq.EVENT_DISCONNECTED)
         self.count = 0
         self.lost = False
         """Whether the last connection has gone since the last call of `changed`."""
@@ -106,8 +118,11 @@ class Connections:
     def _read(self) -> None:
         while self._monitor.poll(0):
             event = recv_monitor_message(self._monitor)["event"]
-            self.count += -1 if event == zmq.EVENT_DISCONNECTED else 1
-            self.lost = self.lost or self.count == 0
+            if event != zmq.EVENT_DISCONNECTED:
+                self.count += 1
+            elif self.count > 0:
+                self.count -= 1
+                self.lost = self.lost or self.count == 0
         self._changed()
         self.lost = False
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from vdisagg.control import wire
-from vdisagg.control.dispatch import Send
+from vdisagg.control.actions import Send
 
 INTERSECTED: Final = frozenset({"get_supported_tasks", "list_loras"})
 """Methods whose answer is a collection: what only some engines have, the cluster does not have."""
@@ -69,6 +69,11 @@ class Calls:
             call.results.append(output.result)
         return self._settle(output.call_id, instance)
 
+    def forget(self) -> None:
+        """The front end is gone. Another one would fail on an answer to a call that it never made:
+        vLLM's output handler ends there."""
+        self._calls.clear()
+
     def lost(self, instance: str) -> list[Answer]:
         """An instance that will not answer any more."""
         answers: list[Answer] = []
@@ -94,13 +99,12 @@ def _answer(call: _Call) -> Answer:
 
 
 def _combined(call: _Call) -> msgspec.Raw:
-    """One result for all. A result is [type information, value]; type information is for vLLM's
-    insecure serialisation and stays as it came."""
+    """One result for all."""
     first = call.results[0]
     if all(result == first for result in call.results):
         return first
-    kind, value = wire.decode_value(first)
-    values: list[Any] = [wire.decode_value(result)[1] for result in call.results]
+    kind, value = wire.decode_result(first)
+    values = [wire.decode_result(result)[1] for result in call.results]
     if all(isinstance(v, bool) for v in values):
         return wire.raw((kind, all(values)))
     if call.method in INTERSECTED:

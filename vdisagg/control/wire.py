@@ -1,9 +1,10 @@
 """vLLM's EngineCore messages, mirrored by position, as far as the controller looks into them.
 
 vLLM encodes these structures as msgpack arrays, so the order of the fields *is* the protocol. (Its
-structs say omit_defaults, which msgspec 0.23 does not apply to arrays: every field is on the wire.) It belongs to the vLLM version: tests/real/test_wire_contract.py holds
-every position against the installed vLLM, and `check_version` refuses versions that nobody has
-compared. What the controller only passes on is `Raw`: decoded never, copied once.
+structs say omit_defaults, which msgspec does not apply to arrays: every field is on the wire.) The
+order belongs to the vLLM version: tests/real/test_wire_contract.py holds every position against the
+installed vLLM, and `check_version` refuses versions that nobody has compared. What the controller only
+passes on is `Raw`: decoded never, copied once.
 
 Tensors of a message travel in extra frames behind the first one and are referred to by index, so the
 frames of a message must stay together and in order.
@@ -13,8 +14,8 @@ Source: vllm/v1/engine/__init__.py and vllm/v1/engine/core.py of the versions in
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -33,7 +34,6 @@ STOP, LENGTH, ABORTED, ERROR, REPETITION = range(5)
 """Finish reasons, as integers on the wire."""
 
 NIL: Final = msgspec.Raw(b"\xc0")
-Frames = Sequence[bytes]
 
 
 class AddRequest(msgspec.Struct, array_like=True, gc=False):
@@ -61,6 +61,12 @@ class AddRequest(msgspec.Struct, array_like=True, gc=False):
     abort_immediately: bool = False
     session_id: str | None = None
     kv_hints: msgspec.Raw = NIL
+
+
+class AddedId(msgspec.Struct, array_like=True, gc=False):
+    """The head of an EngineCoreRequest: enough to refuse one whose rest can't be read."""
+
+    request_id: str
 
 
 class Output(msgspec.Struct, array_like=True, gc=False):
@@ -159,84 +165,45 @@ class Welcome(msgspec.Struct):
     parallel_config: dict[str, Any] = {}
 
 
-_encoder = msgspec.msgpack.Encoder()
-encode = _encoder.encode
+encode = msgspec.msgpack.Encoder().encode
 
-_decode_add = msgspec.msgpack.Decoder(AddRequest).decode
-_decode_outputs = msgspec.msgpack.Decoder(Outputs).decode
-_decode_ids = msgspec.msgpack.Decoder(list[str]).decode
-_decode_utility = msgspec.msgpack.Decoder(tuple[int, int, str, msgspec.Raw]).decode
-_decode_ready = msgspec.msgpack.Decoder(Ready).decode
-_decode_greeting = msgspec.msgpack.Decoder(Greeting).decode
-_decode_welcome = msgspec.msgpack.Decoder(Welcome).decode
+Message = TypeVar("Message")
+
+
+def _decoder(kind: type[Message], what: str) -> Callable[[bytes], Message]:
+    """A decoder that raises ProtocolError, naming `what` it was given."""
+    decode = msgspec.msgpack.Decoder(kind).decode
+
+    def translated(payload: bytes) -> Message:
+        try:
+            return decode(payload)
+        except (msgspec.DecodeError, RecursionError) as exc:
+            known = ", ".join(KNOWN_VERSIONS)
+            raise ProtocolError(f"{what} is not what vLLM {known} sends: {exc}") from exc
+
+    return translated
+
+
+# From the front end: the payloads of ADD, ABORT (request ids) and UTILITY (client index, call id,
+# method, arguments), and its answer to our HELLO.
+decode_add = _decoder(AddRequest, "an ADD request")
+decode_added_id = _decoder(AddedId, "an ADD request")
+decode_ids = _decoder(list[str], "an ABORT request")
+decode_utility = _decoder(tuple[int, int, str, msgspec.Raw], "a UTILITY request")
+decode_welcome = _decoder(Welcome, "the front end's answer to HELLO")
+
+# From an engine: what its PUSH socket sends (except ENGINE_CORE_DEAD), the ready payload, HELLO or
+# READY, and a utility call's result as (type information, value). The type information is for vLLM's
+# insecure serialisation.
+decode_outputs = _decoder(Outputs, "an outputs message")
+decode_ready = _decoder(Ready, "a ready payload")
+decode_greeting = _decoder(Greeting, "a handshake")
+decode_result = _decoder(tuple[Any, Any], "a utility call's result")
+
+decode_value: Callable[[bytes], Any] = _decoder(object, "a value")
+"""A `Raw` field as plain Python values."""
+
 _decode_connector_stats = msgspec.msgpack.Decoder(ConnectorStats).decode
-_decode_any = msgspec.msgpack.Decoder().decode
-
-
-def _translated(what: str, exc: msgspec.DecodeError) -> ProtocolError:
-    known = ", ".join(KNOWN_VERSIONS)
-    return ProtocolError(f"{what} is not what vLLM {known} sends: {exc}")
-
-
-def decode_add(payload: bytes) -> AddRequest:
-    """Raises ProtocolError, as all decoders here do."""
-    try:
-        return _decode_add(payload)
-    except msgspec.DecodeError as exc:
-        raise _translated("an ADD request", exc) from exc
-
-
-def decode_outputs(payload: bytes) -> Outputs:
-    """What an engine's PUSH socket sends, except ENGINE_CORE_DEAD."""
-    try:
-        return _decode_outputs(payload)
-    except msgspec.DecodeError as exc:
-        raise _translated("an outputs message", exc) from exc
-
-
-def decode_ids(payload: bytes) -> list[str]:
-    """The payload of ABORT."""
-    try:
-        return _decode_ids(payload)
-    except msgspec.DecodeError as exc:
-        raise _translated("an ABORT request", exc) from exc
-
-
-def decode_utility(payload: bytes) -> tuple[int, int, str, msgspec.Raw]:
-    """The payload of UTILITY: client index, call id, method, arguments."""
-    try:
-        return _decode_utility(payload)
-    except msgspec.DecodeError as exc:
-        raise _translated("a UTILITY request", exc) from exc
-
-
-def decode_ready(payload: bytes) -> Ready:
-    """The ready payload that an engine sends on each input socket."""
-    try:
-        return _decode_ready(payload)
-    except msgspec.DecodeError as exc:
-        raise _translated("a ready payload", exc) from exc
-
-
-def decode_greeting(payload: bytes) -> Greeting:
-    """HELLO or READY on the handshake socket."""
-    try:
-        return _decode_greeting(payload)
-    except msgspec.DecodeError as exc:
-        raise _translated("a handshake", exc) from exc
-
-
-def decode_welcome(payload: bytes) -> Welcome:
-    """The front end's answer to our HELLO."""
-    try:
-        return _decode_welcome(payload)
-    except msgspec.DecodeError as exc:
-        raise _translated("the front end's answer to HELLO", exc) from exc
-
-
-def decode_value(raw: msgspec.Raw) -> Any:
-    """A `Raw` field as plain Python values."""
-    return _decode_any(raw)
 
 
 def connector_stats(stats: SchedulerStats) -> ConnectorStats | None:

@@ -14,12 +14,15 @@ from vdisagg.cluster import admin
 from vdisagg.control.sockets import Sockets
 
 MAX_LINE = 65536
-Respond = Callable[[object], None]
-Answerer = Callable[[str, Respond], None]
+SEND_S = 1.0
+"""A client that does not take its answer in this time is hung up on: the controller waits for it."""
+
+Answerer = Callable[[str], object]
+"""Takes an operation's name and returns the answer, one of cluster/admin.py's."""
 
 
-class AdminServer:
-    """Listens beside the cluster's record, mode 0600; answers when the controller has the answer."""
+class AdminSocket:
+    """Listens beside the cluster's record, mode 0600."""
 
     def __init__(self, sockets: Sockets, directory: Path, answer: Answerer) -> None:
         self._sockets = sockets
@@ -34,58 +37,59 @@ class AdminServer:
             os.umask(mask)
             os.close(descriptor)
         self._listener.listen(64)
-        self._open: dict[int, socket.socket] = {}
+        self._open: set[socket.socket] = set()
         sockets.watch(self._listener.fileno(), self._accept)
 
     def close(self) -> None:
         """Stop listening, and hang up."""
-        for number, connection in list(self._open.items()):
-            self._close(number, connection)
+        for connection in list(self._open):
+            self._hang_up(connection)
         self._sockets.forget(self._listener.fileno())
         self._listener.close()
 
     def _accept(self) -> None:
-        connection, _ = self._listener.accept()
+        try:
+            connection, _ = self._listener.accept()
+        except (BlockingIOError, ConnectionError):
+            return  # the client has left again
         connection.setblocking(False)
-        number = connection.fileno()
-        self._open[number] = connection
+        self._open.add(connection)
         received = bytearray()
-        self._sockets.watch(number, lambda: self._read(number, connection, received))
+        self._sockets.watch(connection.fileno(), lambda: self._read(connection, received))
 
-    def _read(self, number: int, connection: socket.socket, received: bytearray) -> None:
+    def _read(self, connection: socket.socket, received: bytearray) -> None:
         try:
             data = connection.recv(MAX_LINE)
+        except BlockingIOError:
+            return
         except ConnectionError:
             data = b""
         received += data
-        if b"\n" in received:
+        while b"\n" in received and connection in self._open:
             line, _, rest = bytes(received).partition(b"\n")
             received[:] = rest
-            self._answer(_op(line), lambda value: self._respond(number, connection, value))
-        elif not data or len(received) > MAX_LINE:
-            self._close(number, connection)
+            self._respond(connection, self._answer(_op(line)))
+        if connection in self._open and (not data or len(received) > MAX_LINE):
+            self._hang_up(connection)
 
-    def _respond(self, number: int, connection: socket.socket, value: object) -> None:
-        if self._open.get(number) is not connection:
-            return  # it has hung up, and the number may be another's by now
+    def _respond(self, connection: socket.socket, value: object) -> None:
         try:
-            connection.setblocking(True)
-            connection.settimeout(1.0)
+            connection.settimeout(SEND_S)
             connection.sendall(msgspec.json.encode(value) + b"\n")
             connection.setblocking(False)
         except OSError:
-            self._close(number, connection)
+            self._hang_up(connection)
 
-    def _close(self, number: int, connection: socket.socket) -> None:
-        if self._open.pop(number, None) is not None:
-            self._sockets.forget(number)
-            connection.close()
+    def _hang_up(self, connection: socket.socket) -> None:
+        self._open.discard(connection)
+        self._sockets.forget(connection.fileno())
+        connection.close()
 
 
 def _op(line: bytes) -> str:
     """The operation that a request names; empty for one that is no request."""
     try:
         request: Any = msgspec.json.decode(line)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return ""
     return str(request.get("op", "")) if isinstance(request, dict) else ""

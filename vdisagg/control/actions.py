@@ -1,0 +1,62 @@
+"""What dispatch asks the controller to do: frozen values, carried out at the sockets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from vdisagg.control import wire
+
+Pair = tuple[str, str]
+"""A link's two ends: a prefill and a decode instance."""
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """A message for an engine. `frames` are the tensors behind it."""
+
+    instance: str
+    kind: bytes
+    payload: bytes
+    frames: Sequence[bytes] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Outputs for one API server of the front end. `timestamp` 0.0: there is no engine's, take ours."""
+
+    api: int
+    outputs: list[wire.Output]
+    timestamp: float
+    frames: Sequence[bytes] = ()
+    weight_version: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """A request's KV has arrived over a link. `matched` as in Link.succeeded."""
+
+    link: Pair
+    latency_s: float
+    probe: bool
+    matched: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Miss:
+    """A transfer, or a probe, failed on a link."""
+
+    link: Pair
+    probe: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something that a person would want to know."""
+
+    subject: str
+    what: str
+
+
+Action = Send | Reply | Beat | Miss | Note

@@ -1,0 +1,59 @@
+"""Requests of our own: nudges, releases, probes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from vdisagg.control import wire
+from vdisagg.control.handover import Params, with_transfer
+
+ONE_TOKEN: Final[Params] = {"temperature": 0.0, "max_tokens": 1, "ignore_eos": True}
+
+DUMMY: Final = wire.AddRequest(
+    request_id="",
+    prompt_token_ids=wire.raw([0]),
+    mm_features=wire.NIL,
+    sampling_params=ONE_TOKEN,
+    pooling_params=wire.NIL,
+    arrival_time=0.0,
+    lora_request=wire.NIL,
+    cache_salt=None,
+    data_parallel_rank=None,
+)
+
+
+def nudge_request(leg: str, *, now: float) -> wire.AddRequest:
+    """One token in, one token out: an engine without work takes a step."""
+    return msgspec.structs.replace(DUMMY, request_id=leg, arrival_time=now)
+
+
+def release_request(leg: str, handle: msgspec.Raw, *, now: float) -> wire.AddRequest:
+    """Tells a decode engine that it will not read `handle`, and the engine tells prefill.
+
+    Source: AsyncLLM.notify_kv_transfer_request_rejected of vLLM 0.32.
+    """
+    return msgspec.structs.replace(
+        DUMMY,
+        request_id=leg,
+        arrival_time=now,
+        sampling_params=with_transfer(ONE_TOKEN, handle),
+        abort_immediately=True,
+    )
+
+
+def probe_request(
+    request_id: str, tokens: Sequence[int], *, max_tokens: int, salt: str, now: float
+) -> wire.AddRequest:
+    """A dummy request that goes the whole way: `tokens` are more than a block so that KV moves, and
+    salted so that no prefix cache hides the transfer."""
+    return msgspec.structs.replace(
+        DUMMY,
+        request_id=request_id,
+        prompt_token_ids=wire.raw(list(tokens)),
+        sampling_params={**ONE_TOKEN, "max_tokens": max_tokens},
+        cache_salt=salt,
+        arrival_time=now,
+    )

@@ -1,0 +1,97 @@
+"""Handles that no decode leg will read: given back through a decode engine. Pure.
+
+Prefill keeps a finished leg's blocks until decode has read them, or until its lease ends. A decode
+engine that is told that it won't read them (an ADD with `abort_immediately`) tells prefill, but only
+when it takes a step, and an engine without work takes none. So every release is followed by a
+*nudge*: a dummy request of one token.
+
+An abort may cross prefill's last output on the way. The leg's id therefore stays on a list of
+*abandoned* legs until the lease would have ended; a handle that still arrives is released.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from vdisagg.control import wire
+from vdisagg.control.actions import Action, Pair, Send
+from vdisagg.control.dummies import nudge_request, release_request
+from vdisagg.control.flight import PROBE, LegIds
+
+LEASE_S: Final = 60.0
+"""Longer than prefill keeps a handle (30 s by default): an abandoned leg is forgotten after it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Abandoned:
+    """A prefill leg whose request is gone, but whose handle may still arrive."""
+
+    link: Pair
+    expires: float
+
+
+class Releases:
+    """Abandoned legs and nudges. `links` tells which pairs work, at the time of asking."""
+
+    def __init__(self, links: Callable[[], Sequence[Pair]], ids: LegIds) -> None:
+        self._links = links
+        self._ids = ids
+        self._abandoned: dict[str, _Abandoned] = {}
+        self._nudges: dict[str, str] = {}
+        self._nudge_again: set[str] = set()
+
+    def abandon(self, leg: str, link: Pair, *, now: float) -> None:
+        """Nobody waits for this prefill leg any more."""
+        self._abandoned[leg] = _Abandoned(link, now + LEASE_S)
+
+    def release(
+        self, link: Pair, handle: msgspec.Raw, *, now: float, lost: str = ""
+    ) -> list[Action]:
+        """Give a handle's blocks back, through a decode engine that has met its prefill engine.
+
+        With none but one that is `lost`, the end of the lease has to do it.
+        """
+        links = self._links()
+        others = [other for other in links if other[0] == link[0]]
+        decode = (link if link in links or not others else others[0])[1]
+        if decode == lost:
+            return []
+        request = release_request(self._ids.new("r", PROBE, decode), handle, now=now)
+        return [Send(decode, wire.ADD, wire.encode(request)), *self.nudge(decode, now=now)]
+
+    def nudge(self, instance: str, *, now: float) -> list[Action]:
+        """Make an idle engine step once, so that it reports to its peers, and to us.
+
+        One nudge is under way at a time; what is asked for meanwhile makes one more after it.
+        """
+        if instance in self._nudges:
+            self._nudge_again.add(instance)
+            return []
+        leg = self._nudges[instance] = self._ids.new("n", PROBE, instance)
+        return [Send(instance, wire.ADD, wire.encode(nudge_request(leg, now=now)))]
+
+    def stray(self, instance: str, output: wire.Output, *, now: float) -> list[Action]:
+        """An output of a leg that has no flight: a nudge, a release, an abandoned or aborted leg."""
+        if self._nudges.get(instance) == output.request_id and output.finish_reason is not None:
+            del self._nudges[instance]
+            if instance in self._nudge_again:
+                self._nudge_again.discard(instance)
+                return self.nudge(instance, now=now)
+            return []
+        abandoned = self._abandoned.pop(output.request_id, None)
+        if abandoned is None or output.kv_transfer_params == wire.NIL:
+            return []
+        return self.release(abandoned.link, output.kv_transfer_params, now=now)
+
+    def instance_lost(self, name: str) -> None:
+        """Its nudge will not be answered."""
+        self._nudges.pop(name, None)
+        self._nudge_again.discard(name)
+
+    def tick(self, *, now: float) -> None:
+        """Forget the legs whose lease has ended."""
+        self._abandoned = {k: v for k, v in self._abandoned.items() if v.expires > now}
