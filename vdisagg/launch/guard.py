@@ -368,11 +368,14 @@ def end(
     living: Living, grace_s: float, reap: Callable[[], object] = lambda: None
 ) -> tuple[list[int], list[int]]:
     """TERM what `living()` names, wait, KILL; returns (ended pids, pids that would not die)."""
-    ended = set(living())
-    if not ended:
+    first = living()
+    if not first:
         return [], []
-    send(ended, signal.SIGTERM)
-    send(ended, signal.SIGCONT)  # a stopped process takes its TERM only when it goes on
+    ended = set(first)
+    send(
+        first, signal.SIGTERM
+    )  # the leader first: it shall not take its children's end for a fault
+    send(first, signal.SIGCONT)  # a stopped process takes its TERM only when it goes on
     left = wait_until_none(living, grace_s, ended, reap)
     if left:
         deadline = time.monotonic() + KILL_WAIT_S
