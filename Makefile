@@ -16,7 +16,7 @@ DEMO := topologies/demo.yaml
 export HF_HUB_OFFLINE := 1
 export VLLM_NO_USAGE_STATS := 1
 
-.PHONY: help venv models demo demo-down lint types test test-fast test-real clean
+.PHONY: help venv models demo demo-down bench-peer lint types test test-fast test-real clean
 
 help: ## What can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -69,6 +69,17 @@ demo: venv $(MODELS)/SmolLM2-135M-Instruct ## One prefill and one decode engine 
 demo-down: ## Takes the demo's cluster down
 	@[ ! -x $(BIN)/vdisagg ] || $(BIN)/vdisagg down --name demo
 
+# --- the comparison with vllm-router ------------------------------------------------------------
+
+.venv-peer/.complete: requirements/peer.lock
+	@echo "== .venv-peer from requirements/peer.lock"
+	@[ -x .venv-peer/bin/pip ] || $(PYTHON) -m venv .venv-peer
+	.venv-peer/bin/python -m pip --disable-pip-version-check install --no-deps -r requirements/peer.lock
+	@touch $@
+
+bench-peer: $(MODELS)/tiny .venv-peer/.complete ## Measures against vllm-router (10 minutes)
+	@$(BIN)/python benchmarks/peer.py
+
 # --- checks ------------------------------------------------------------------------------------
 
 lint: venv
@@ -95,6 +106,6 @@ clean: ## Removes what make made here; clusters' state and logs stay
 	@if pgrep -f "^$(CURDIR)/.venv/bin/" >/dev/null; then \
 		echo "processes still run out of .venv; take them down first (make demo-down):" >&2; \
 		pgrep -af "^$(CURDIR)/.venv/bin/" | cut -c1-120 >&2; exit 1; fi
-	rm -rf .venv .cache build *.egg-info packaging/*/build packaging/*/*.egg-info
+	rm -rf .venv .venv-peer .cache build *.egg-info packaging/*/build packaging/*/*.egg-info
 	rm -rf .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
