@@ -54,7 +54,8 @@ class Controller:
         self._ready_payloads: dict[str, bytes] = {}
         self._processes = ProcessWatch(plan)
         self._front_state: admin.FrontState = "waiting"
-        self.fleet = Fleet.of({i.name: i.role for i in plan.instances}, plan.heartbeat)
+        roles = {i.name: i.role for i in plan.instances}
+        self.fleet = Fleet.of(roles, plan.heartbeat, now=time.monotonic())
         self.dispatch = Dispatch(
             HANDOVERS[plan.connector],
             FewestInFlight(),

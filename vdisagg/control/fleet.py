@@ -65,9 +65,10 @@ class Fleet:
         self._routable: list[Pair] = []
 
     @classmethod
-    def of(cls, roles: Mapping[str, Role], heartbeat: Heartbeat) -> Fleet:
+    def of(cls, roles: Mapping[str, Role], heartbeat: Heartbeat, *, now: float) -> Fleet:
         """A fleet of planned instances."""
-        return cls({name: Engine(name, role) for name, role in roles.items()}, heartbeat)
+        planned = Life(since=now)
+        return cls({name: Engine(name, role, planned) for name, role in roles.items()}, heartbeat)
 
     def routable(self) -> Sequence[Pair]:
         """The links that users' requests may take."""
