@@ -180,3 +180,29 @@ def test_status_as_a_whole_is_light(tmp_path: Path) -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, env=environment
     )
     assert done.stdout.endswith("\n[]\n"), done.stdout + done.stderr
+
+
+def test_d09_ports_of_another_recorded_cluster_are_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its controller may be dead, but its engines go on dialling those ports."""
+    from vdisagg.cluster import record
+    from vdisagg.launch.here import here_for, taken_ports
+    from vdisagg.plan.make import make_plan
+    from vdisagg.topology.load import load
+
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    text = "model: /m\nnodes: {here: {device: cpu}}\nprefill: {}\ndecode: {}\n"
+    plans = []
+    for name in ("one", "two"):
+        file = tmp_path / f"{name}.yaml"
+        file.write_text(text)
+        topology = load(file)
+        plan = make_plan(topology, here_for(topology), busy=taken_ports(name))
+        directory = record.state_directory(name)
+        record.write(directory, record.Record(plan, 0.0, 1, "up", {}))
+        plans.append(plan)
+    one, two = ({a.port for a in p.ports()} - {p.front_end.http.port} for p in plans)
+    assert not one & two
+    again = make_plan(load(file), here_for(topology), busy=taken_ports("two"))
+    assert again.ports() == plans[1].ports(), "its own recorded ports are its own"

@@ -72,8 +72,7 @@ def up(file: File, as_json: Json = False) -> None:
     Ctrl-C at any moment ends what was started. Exit code 0 also when the same cluster runs already.
     """
     from vdisagg.cluster.record import state_directory
-    from vdisagg.launch.here import here_for, require_vllm
-    from vdisagg.launch.ports import listening
+    from vdisagg.launch.here import here_for, require_vllm, taken_ports
     from vdisagg.launch.up import up as bring_up
     from vdisagg.plan.make import make_plan, remote_nodes
     from vdisagg.topology.load import load
@@ -87,7 +86,9 @@ def up(file: File, as_json: Json = False) -> None:
             "launch on yet; next: leave `ssh:` out to use this machine"
         )
     require_vllm(topology)
-    plan = make_plan(topology, here_for(topology), file=file.absolute(), busy=listening())
+    plan = make_plan(
+        topology, here_for(topology), file=file.absolute(), busy=taken_ports(topology.name)
+    )
     with progress_view() as view:
         result = bring_up(
             plan, _runner_for, state_directory=state_directory(plan.name), report=view
@@ -144,15 +145,16 @@ def check(
     as_json: Json = False,
 ) -> None:
     """Check FILE and print the plan: what would run where, on which ports. Starts nothing."""
-    from vdisagg.launch.here import here_for
-    from vdisagg.launch.ports import listening
+    from vdisagg.launch.here import here_for, taken_ports
     from vdisagg.plan.make import make_plan
     from vdisagg.topology.load import load
     from vdisagg.view.console import show
     from vdisagg.view.plan import plan_commands, plan_json, plan_table
 
     topology = load(file)
-    plan = make_plan(topology, here_for(topology), file=file.absolute(), busy=listening())
+    plan = make_plan(
+        topology, here_for(topology), file=file.absolute(), busy=taken_ports(topology.name)
+    )
     if as_json:
         typer.echo(plan_json(plan))
     elif commands:

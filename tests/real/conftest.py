@@ -6,8 +6,11 @@ tests of a session that don't harm it.
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -154,6 +157,8 @@ def cluster_at(directory: Path, name: str, model: str, **changes: Any) -> RealCl
         "prefill": {"node": "here"},
         "decode": {"node": "here"},
         "front_end": {"port": port},
+        # Below the ephemeral ports, and apart for runs side by side.
+        "ports": {"first": 24000 + os.getpid() % 400 * 20},
     }
     for key, value in changes.items():
         if isinstance(value, dict) and isinstance(topology.get(key), dict):
@@ -165,9 +170,10 @@ def cluster_at(directory: Path, name: str, model: str, **changes: Any) -> RealCl
     return RealCluster(Home(directory), name, file, f"http://127.0.0.1:{port}", name)
 
 
-def _running(cluster: RealCluster) -> Iterator[RealCluster]:
-    cluster.up()
+def running(cluster: RealCluster) -> Iterator[RealCluster]:
+    """For fixtures: up, then down whatever happens in between."""
     try:
+        cluster.up()
         yield cluster
     finally:
         cluster.down()
@@ -176,7 +182,7 @@ def _running(cluster: RealCluster) -> Iterator[RealCluster]:
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCluster]:
     """1P1D on the tiny model, whose output depends on its early context."""
-    yield from _running(cluster_at(tmp_path_factory.mktemp("tiny"), "tiny", "tiny"))
+    yield from running(cluster_at(tmp_path_factory.mktemp("tiny"), "tiny", "tiny"))
 
 
 @pytest.fixture(scope="session")
@@ -188,7 +194,7 @@ def smol(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCluster]:
         "args": {"enable_auto_tool_choice": True, "tool_call_parser": "hermes"},
     }
     cluster = cluster_at(directory, "smol", "SmolLM2-135M-Instruct", front_end=front_end)
-    yield from _running(cluster)
+    yield from running(cluster)
 
 
 def _plain(directory: Path, model: str) -> Iterator[str]:
@@ -213,8 +219,6 @@ def _plain(directory: Path, model: str) -> Iterator[str]:
 
 
 def _wait_for_http(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
-    import http.client
-
     deadline = time.monotonic() + UP_S
     while True:
         assert process.poll() is None, log.read_text()[-2000:]
@@ -233,19 +237,11 @@ def _wait_for_http(port: int, process: subprocess.Popen[bytes], log: Path) -> No
 
 def end_group(process: subprocess.Popen[bytes]) -> None:
     """End a process that was started in a session of its own, and all that it started."""
-    import signal
-
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGTERM)
-        process.wait(30)
-    except subprocess.TimeoutExpired:
-        pass
-    except ProcessLookupError:
-        return
-    try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(30)
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     process.wait()
 
 

@@ -49,3 +49,22 @@ def environment_of(directory: Path) -> dict[str, str]:
         "TORCH_COMPILE_DISABLE": "1",
         "TMPDIR": str(directory),
     }
+
+
+def children_of(pid: int) -> list[int]:
+    """All descendants of a process."""
+    found: list[int] = []
+    for other in _pids():
+        try:
+            fields = (Path("/proc") / str(other) / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[1]) == pid:
+            found += [other, *children_of(other)]
+    return found
+
+
+def title_of(pid: int) -> str:
+    """A process's command line, as setproctitle may have set it."""
+    raw = (Path("/proc") / str(pid) / "cmdline").read_bytes()
+    return raw.replace(b"\0", b" ").decode().strip()

@@ -59,9 +59,7 @@ class Endpoint:
         sockets.watch(self._requests, self._guarded(self._on_ready_payload))
         sockets.watch(self._handshake, self._guarded(self._on_handshake))
         watch_connections = self._guarded(self._on_connections)
-        self._connections = Connections(
-            sockets, self._requests, watch_connections, dialled=False
-        )
+        self._connections = Connections(sockets, self._requests, watch_connections, dialled=False)
 
     def send(self, kind: bytes, payload: bytes, frames: Sequence[bytes] = ()) -> bool:
         """Queue a message for the engine; False when no engine is connected."""

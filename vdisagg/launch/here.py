@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vdisagg.cluster.record import state_root
+from vdisagg.cluster.record import read, recorded, state_root
 from vdisagg.errors import UsageError
+from vdisagg.launch.ports import listening
 from vdisagg.plan.site import Here
 
 if TYPE_CHECKING:
@@ -29,6 +30,19 @@ def here_for(topology: Topology) -> Here:
         # Processes run in directories of their own, where a relative entry would mean another.
         pythonpath=os.pathsep.join(str(Path(entry).absolute()) for entry in entries),
     )
+
+
+def taken_ports(cluster: str) -> frozenset[int]:
+    """Ports that planning has to leave alone: what listens here, and what other clusters recorded.
+
+    A recorded port may be silent, its controller dead: engines go on dialling it all the same, and
+    would end up as another cluster's.
+    """
+    others = set[int]()
+    for name in recorded():
+        if name != cluster and (found := read(state_root() / name)) is not None:
+            others |= {address.port for address in found.plan.ports()}
+    return listening() | others
 
 
 def find_vllm() -> str | None:

@@ -1,0 +1,161 @@
+"""kill -9 of each process in turn: status tells the truth, down leaves nothing, up works again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from real.ask import post
+from real.conftest import BIN, RealCluster, cluster_at, running
+from real.processes import children_of, title_of
+
+pytestmark = pytest.mark.real
+
+TRUTH_S = 2.0
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCluster]:
+    """A cluster that each test kills a part of; its decode engine has a process for the model."""
+    decode = {"node": "here", "args": {"distributed_executor_backend": "mp"}}
+    cluster = cluster_at(tmp_path_factory.mktemp("kills"), "kills", "tiny", decode=decode)
+    yield from running(cluster)
+
+
+def process(cluster: RealCluster, name: str) -> dict[str, Any]:
+    return next(p for p in cluster.view()["processes"] if p["name"] == name)
+
+
+def leader(cluster: RealCluster, name: str) -> int:
+    return int(process(cluster, name)["observation"]["pid"])
+
+
+def guard(cluster: RealCluster, name: str) -> int:
+    return int(process(cluster, name)["observation"]["guard_pid"])
+
+
+def descendant(cluster: RealCluster, name: str, title: str) -> int:
+    (found,) = [p for p in children_of(leader(cluster, name)) if title_of(p).startswith(title)]
+    return found
+
+
+def ask(cluster: RealCluster, timeout_s: float = 30.0) -> int:
+    body = {"model": cluster.model, "prompt": "Hello there", "max_tokens": 4}
+    status, _ = post(cluster.url, "/v1/completions", body, timeout_s=timeout_s)
+    return status
+
+
+def told(cluster: RealCluster, truth: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    """The status, once it tells the truth, which has to be soon."""
+    deadline = time.monotonic() + TRUTH_S
+    while True:
+        asked = time.monotonic()
+        view = cluster.view()
+        if truth(view):
+            return view
+        assert asked < deadline, f"not told within {TRUTH_S} s: {view}"
+
+
+def state_of(view: dict[str, Any], name: str) -> str:
+    return str(next(p["state"] for p in view["processes"] if p["name"] == name))
+
+
+@pytest.mark.parametrize(
+    ("name", "title"),
+    [
+        ("p0", "VLLM::EngineCore"),
+        ("d0", "VLLM::EngineCore"),
+        ("d0", "VLLM::Worker"),
+        ("d0", None),
+    ],
+    ids=["prefill engine core", "decode engine core", "worker", "vllm serve itself"],
+)
+def test_d06_a_killed_part_of_an_engine_is_told_and_cleaned_up(
+    target: RealCluster, name: str, title: str | None
+) -> None:
+    assert ask(target) == 200
+    victim = leader(target, name) if title is None else descendant(target, name, title)
+    os.kill(victim, signal.SIGKILL)
+    view = told(
+        target, lambda v: not v["healthy"] and state_of(v, name) not in ("ready", "loading")
+    )
+    assert any(name in problem for problem in view["problems"]), view["problems"]
+    # No working link is left: an error at once, never a hang.
+    assert ask(target, timeout_s=10) == 500
+    target.down()
+    target.up()
+    assert ask(target) == 200
+
+
+def test_a_killed_guard_is_told_while_its_engine_serves_on(target: RealCluster) -> None:
+    os.kill(guard(target, "p0"), signal.SIGKILL)
+    view = told(target, lambda v: any("guard" in p and "p0" in p for p in v["problems"]))
+    assert state_of(view, "p0") == "ready"
+    assert ask(target) == 200
+    target.down()
+    target.up()
+    assert ask(target) == 200
+
+
+def test_a_killed_controller_is_told_and_down_works_without_it(target: RealCluster) -> None:
+    os.kill(leader(target, "controller"), signal.SIGKILL)
+    view = told(target, lambda v: state_of(v, "controller") in ("dead", "exited"))
+    assert any("controller" in problem for problem in view["problems"])
+    target.down()
+    target.up()
+    assert ask(target) == 200
+
+
+def test_a_killed_front_end_is_told(target: RealCluster) -> None:
+    os.kill(leader(target, "front-end"), signal.SIGKILL)
+    view = told(target, lambda v: state_of(v, "front-end") in ("dead", "exited"))
+    assert any("front" in problem for problem in view["problems"])
+    target.until(lambda s: s.front_end == "gone", "news of the front end's end")
+    target.down()
+    target.up()
+    assert ask(target) == 200
+
+
+def test_d08_a_killed_up_is_told_and_the_next_up_goes_on_with_what_runs(
+    target: RealCluster,
+) -> None:
+    target.down()
+    words = [str(BIN / "vdisagg"), "up", str(target.file)]
+    command = subprocess.Popen(words, env=target.home.environment, stdout=subprocess.DEVNULL)
+    record = target.state / "cluster.json"
+    deadline = time.monotonic() + 60
+    while not (record.exists() and '"front-end":{"pid"' in record.read_text().replace(" ", "")):
+        assert time.monotonic() < deadline, "up has not started its processes"
+        time.sleep(0.05)
+    command.kill()
+    command.wait()
+    view = told(target, lambda v: not v["healthy"])
+    assert any("interrupted" in problem for problem in view["problems"]), view["problems"]
+    before = {name: leader(target, name) for name in ("p0", "d0", "front-end", "controller")}
+    target.up()
+    assert {name: leader(target, name) for name in before} == before, "a second copy was started"
+    assert ask(target) == 200
+
+
+def test_d06_taking_one_cluster_down_leaves_another_alone(
+    target: RealCluster, tmp_path: Path
+) -> None:
+    """Two clusters on one machine, defaults for all ports but HTTP: one dies, one serves on."""
+    other = cluster_at(tmp_path, "other", "tiny")
+    try:
+        other.up()
+        os.kill(guard(other, "d0"), signal.SIGKILL)
+        os.kill(leader(other, "d0"), signal.SIGKILL)
+        assert ask(target) == 200
+    finally:
+        other.down()
+    assert ask(target) == 200
+    assert target.view()["healthy"]
+    assert target.status().totals.failed == 0
