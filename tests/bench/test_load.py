@@ -6,8 +6,8 @@ from collections.abc import Callable
 from random import Random
 
 import pytest
-from virtual_time import run
 
+from fakes.virtual_time import run
 from vdisagg.bench.arrivals import offsets
 from vdisagg.bench.load import Progress
 from vdisagg.bench.load import run as load

@@ -5,8 +5,8 @@ import math
 import msgspec
 import pytest
 from aiohttp import web
-from fake_front_end import FakeFrontEnd, completion
 
+from fakes.http_front_end import FakeFrontEnd, completion
 from vdisagg.bench.client import Target
 from vdisagg.bench.run import Options, Result, cluster_target, given_target, run, save
 from vdisagg.errors import Failure, UsageError
