@@ -1,15 +1,15 @@
 """One tree of errors. Each message says where, what, and what next.
 
-    Error
-    ├── UsageError            the user's input is wrong: exit code 2, nothing was started
-    │   └── TopologyError     …in a topology file: carries every finding at once
-    └── Failure               the world said no: exit code 1
-        ├── PlanConflict      a port or a GPU that the plan needs is taken
-        ├── ClusterBusy       another command holds the cluster's lock
-        ├── LaunchFailed      a process died or did not become ready in time
-        ├── ControllerGone    the controller does not answer on its admin socket
-        ├── ProtocolError     an engine or a front end spoke a protocol that we do not know
-        └── Interrupted       a signal came; what was begun has been undone: exit code 128 + signal
+Error
+├── UsageError            the user's input is wrong: exit code 2, nothing was started
+│   └── TopologyError     …in a topology file: carries every finding at once
+└── Failure               the world said no: exit code 1
+    ├── PlanConflict      a port or a GPU that the plan needs is taken
+    ├── ClusterBusy       another command holds the cluster's lock
+    ├── LaunchFailed      a process died or did not become ready in time
+    ├── ControllerGone    the controller does not answer on its admin socket
+    ├── ProtocolError     an engine or a front end spoke a protocol that we do not know
+    └── Interrupted       a signal came; what was begun has been undone: exit code 128 + signal
 """
 
 from __future__ import annotations

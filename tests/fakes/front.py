@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import socket
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from socket import create_server
 from typing import Any
 
 import msgspec
@@ -49,7 +49,7 @@ class FakeFront:
     def _drop_connections(self) -> None:
         for number, endpoint in self._late.items():
             port = int(endpoint.rsplit(":", 1)[1])
-            with socket.create_server(("127.0.0.1", port)) as listener:
+            with create_server(("127.0.0.1", port)) as listener:
                 listener.settimeout(PATIENCE_S)
                 for _ in range(self._drops):
                     listener.accept()[0].close()
