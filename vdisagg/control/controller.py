@@ -33,6 +33,9 @@ from vdisagg.plan.model import Plan
 TURN_S: Final = 0.1
 """Longest wait for input: what has no message (exit files, deadlines) is looked at this often."""
 
+TICK_S: Final = 0.05
+"""How often links are looked at; under load there are thousands of turns a second."""
+
 SWEEP_S: Final = 0.25
 EVENTS_KEPT: Final = 1000
 PROBE_TOKENS: Final = range(3, 250)
@@ -49,6 +52,7 @@ class Controller:
         self._started = time.time()
         self._to_unix = self._started - time.monotonic()
         self._stopping = False
+        self._next_tick = 0.0
         self._next_sweep = 0.0
         self._events: deque[admin.Event] = deque(maxlen=EVENTS_KEPT)
         self._ready_payloads: dict[str, bytes] = {}
@@ -170,6 +174,9 @@ class Controller:
     # -- time ---------------------------------------------------------------------------------
 
     def _tick(self, now: float) -> None:
+        if now < self._next_tick:
+            return
+        self._next_tick = now + TICK_S
         for pair in self.fleet.due(now=now):
             self._probe(pair, now)
         self._dial_front()

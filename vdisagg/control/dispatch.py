@@ -122,18 +122,23 @@ class Dispatch:
         """One engine's step. `frames` are the tensors behind the message."""
         actions: list[Action] = []
         replies: dict[int, list[wire.Output]] = {}
+        legs = self._legs
         for output in message.outputs:
-            flight = self._legs.get(output.request_id)
+            flight = legs.get(output.request_id)
             if flight is None:
                 actions += self._releases.stray(instance, output, now=now)
-            elif flight.stage is Stage.PREFILL:
+                continue
+            if flight.stage is Stage.PREFILL:
                 actions += self._prefilled(flight, output, now=now)
-            else:
+                continue
+            if not flight.begun or output.finish_reason is not None:
                 actions += self._answered(flight, output, now=now)
-                if flight.api != PROBE:
-                    output.request_id = flight.front_id
-                    replies.setdefault(flight.api, []).append(output)
+            # Else one of the many in between, with nothing but tokens to pass on.
+            if flight.api != PROBE:
+                output.request_id = flight.front_id
+                replies.setdefault(flight.api, []).append(output)
         for api, outputs in replies.items():
+            self.counts.output_tokens += sum(len(output.new_token_ids) for output in outputs)
             actions.append(Reply(api, outputs, message.timestamp, frames, message.weight_version))
         return actions
 
@@ -312,8 +317,6 @@ class Dispatch:
                 actions.append(Beat(link, now - flight.started, False, flight.matched))
         flight.begun = True
         output.kv_transfer_params = output.ec_transfer_params = wire.NIL
-        if not probe:
-            self.counts.output_tokens += len(output.new_token_ids)
         if output.finish_reason is None:
             return actions
         self._end(flight)
