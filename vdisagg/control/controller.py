@@ -17,7 +17,7 @@ from vdisagg.control import wire
 from vdisagg.control.actions import Action, Beat, Miss, Note, Pair, Reply, Send
 from vdisagg.control.admin_socket import AdminSocket
 from vdisagg.control.dispatch import Dispatch
-from vdisagg.control.dummies import probe_request
+from vdisagg.control.dummies import probe_request, probe_size
 from vdisagg.control.endpoint import Endpoint
 from vdisagg.control.fleet import Fleet
 from vdisagg.control.front import Front
@@ -209,14 +209,16 @@ class Controller:
                 self.engine_dead(name, reason)
 
     def _probe(self, pair: Pair, now: float) -> None:
-        ready = self.fleet.engines[pair[1]].ready
-        block = ready.block_size if ready is not None else 16
-        limit = ready.max_model_len if ready is not None else 512
-        length = min(block + 5, limit - self._plan.heartbeat.canary_tokens - 1)
+        ends = [ready for name in pair if (ready := self.fleet.engines[name].ready) is not None]
+        length, tokens = probe_size(
+            block_size=max((end.block_size for end in ends), default=16),
+            max_model_len=min((end.max_model_len for end in ends), default=512),
+            canary_tokens=self._plan.heartbeat.canary_tokens,
+        )
         request = probe_request(
             f"{pair[0]}-{pair[1]}",
             self._rng.choices(PROBE_TOKENS, k=length),
-            max_tokens=2,
+            max_tokens=tokens,
             salt=f"{self._rng.getrandbits(64):016x}",
             now=time.time(),
         )

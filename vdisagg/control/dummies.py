@@ -12,6 +12,9 @@ from vdisagg.control.handover import Params, with_transfer
 
 ONE_TOKEN: Final[Params] = {"temperature": 0.0, "max_tokens": 1, "ignore_eos": True}
 
+LEAST_ANSWER: Final = 2
+"""Tokens: a request for one takes no decode leg."""
+
 DUMMY: Final = wire.AddRequest(
     request_id="",
     prompt_token_ids=wire.raw([0]),
@@ -42,6 +45,16 @@ def release_request(leg: str, handle: msgspec.Raw, *, now: float) -> wire.AddReq
         sampling_params=with_transfer(ONE_TOKEN, handle),
         abort_immediately=True,
     )
+
+
+def probe_size(*, block_size: int, max_model_len: int, canary_tokens: int) -> tuple[int, int]:
+    """How many tokens a probe has in its prompt, and how many it asks for.
+
+    The prompt is longer than a block, so that KV moves; the answer has at least two tokens, since
+    prefill alone would answer one. Together they fit `max_model_len`; what is cut is the answer first.
+    """
+    length = max(1, min(block_size + 5, max_model_len - LEAST_ANSWER))
+    return length, max(LEAST_ANSWER, min(canary_tokens, max_model_len - length))
 
 
 def probe_request(

@@ -95,6 +95,7 @@ class Heartbeat(msgspec.Struct, frozen=True):
     interval_s: float
     misses: int
     canary_tokens: int
+    """Tokens that a probe decodes (at least 2)."""
 
 
 class Timeouts(msgspec.Struct, frozen=True):
