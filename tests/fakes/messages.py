@@ -9,7 +9,8 @@ from vdisagg.control import wire
 from vdisagg.control.actions import Action, Send
 
 PROMPT = (11, 12, 13)
-GREEDY = {"temperature": 0.0, "max_tokens": 8}
+GREEDY = {"temperature": 0.0, "max_tokens": 8, "logprobs": 1}
+"""Greedy, so that both legs sample the same; with log-probabilities, so that no token goes ahead."""
 
 
 def request(

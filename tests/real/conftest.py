@@ -206,6 +206,7 @@ def _plain(directory: Path, model: str) -> Iterator[str]:
         *("--host", "127.0.0.1", "--port", str(port), "--max-model-len", "1024"),
         *("--dtype", "float32", "--max-num-seqs", "32", "--enforce-eager"),
         *("--num-gpu-blocks-override", "256", "--distributed-executor-backend", "uni"),
+        *("--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
     ]
     process = subprocess.Popen(
         words, env=environment_of(directory), stdout=log, stderr=log, start_new_session=True

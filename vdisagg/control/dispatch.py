@@ -27,7 +27,7 @@ from typing import Final
 
 import msgspec
 
-from vdisagg.control import wire
+from vdisagg.control import early, wire
 from vdisagg.control.actions import Action, Beat, Miss, Note, Pair, Reply, Send
 from vdisagg.control.flight import PROBE, Flight, LegIds, Stage, deterministic, first_leg
 from vdisagg.control.handover import Handover, Params, without_transfer
@@ -134,7 +134,7 @@ class Dispatch:
             if not flight.begun or output.finish_reason is not None:
                 actions += self._answered(flight, output, now=now)
             # Else one of the many in between, with nothing but tokens to pass on.
-            if flight.api != PROBE:
+            if flight.api != PROBE and (output.new_token_ids or output.finish_reason is not None):
                 output.request_id = flight.front_id
                 replies.setdefault(flight.api, []).append(output)
         for api, outputs in replies.items():
@@ -241,6 +241,7 @@ class Dispatch:
             started=now,
             leg_started=now,
             compare=deterministic(sampling),
+            early=key[0] != PROBE and early.eligible(request, sampling),
         )
         self._flights[key] = flight
         if stage is Stage.PREFILL and sampling is not None:
@@ -291,7 +292,39 @@ class Dispatch:
         flight.handle = output.kv_transfer_params
         flight.token = output.new_token_ids[0] if output.new_token_ids else None
         flight.prefill_stats = output.prefill_stats
-        return [self._begin(flight, Stage.DECODE, flight.decode, handed, now=now)]
+        decode = self._begin(flight, Stage.DECODE, flight.decode, handed, now=now)
+        return [decode, *self._tell_ahead(flight, output)]
+
+    def _tell_ahead(self, flight: Flight, output: wire.Output) -> list[Action]:
+        """Send prefill's token on at once, where that is safe."""
+        token, sampling = flight.token, flight.sampling
+        if not flight.early or token is None or sampling is None:
+            return []
+        if early.ends_answer(token, sampling):
+            return []
+        flight.told = True
+        self.counts.output_tokens += 1
+        first = wire.Output(
+            flight.front_id, [token], events=output.events, prefill_stats=output.prefill_stats
+        )
+        return [Reply(flight.api, [first], 0.0)]
+
+    def _confirm(self, flight: Flight, output: wire.Output, *, now: float) -> list[Action]:
+        """Decode's first token is there, and the client has prefill's: drop it, or, where they
+        differ, compute the rest from what the client has."""
+        output.events = output.prefill_stats = wire.NIL
+        if flight.matched:
+            del output.new_token_ids[0]
+            return []
+        self._leave(flight)
+        over = output.finish_reason is not None
+        abort = () if over else (Send(flight.at, wire.ABORT, wire.encode([flight.leg])),)
+        output.new_token_ids, output.finish_reason = [], None
+        flight.told = False
+        flight.request, left = early.rest(flight.request, flight.token or 0, flight.sampling or {})
+        what = f"request {_shown(flight.front_id)}: decode's first token is not prefill's; computed anew"
+        again = self._begin(flight, Stage.WHOLE, flight.at, left, now=now)
+        return [Note("→".join(flight.link), what), *abort, again]
 
     def _still_linked(self, flight: Flight) -> bool:
         """Whether the flight has a decode instance to go to; another one than planned if need be."""
@@ -315,6 +348,10 @@ class Dispatch:
                 flight.matched = flight.token == output.new_token_ids[0]
             if not probe:
                 actions.append(Beat(link, now - flight.started, False, flight.matched))
+            if flight.told:
+                actions += self._confirm(flight, output, now=now)
+                if flight.stage is Stage.WHOLE:
+                    return actions
         flight.begun = True
         output.kv_transfer_params = output.ec_transfer_params = wire.NIL
         if output.finish_reason is None:

@@ -13,6 +13,9 @@ from vdisagg.plan.model import Address
 BURST = 256
 """Messages read from one socket before the others have their turn."""
 
+EVENTS, POLLIN = int(zmq.EVENTS), int(zmq.POLLIN)
+"""As plain integers: arithmetic on pyzmq's enumerations shows in a profile."""
+
 Handler = Callable[[], None]
 
 
@@ -86,7 +89,7 @@ def messages(socket: zmq.Socket[bytes], *, frames: int) -> Iterator[list[bytes]]
     """
     for _ in range(BURST):
         # Asking first is cheaper than the exception that ends each burst otherwise.
-        if not socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+        if not int(socket.getsockopt(EVENTS)) & POLLIN:
             return
         message = socket.recv_multipart(zmq.NOBLOCK)
         if len(message) < frames:
