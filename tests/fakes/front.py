@@ -93,21 +93,27 @@ class FakeFront:
     ) -> str:
         """Send an ADD; returns the request's id."""
         name = request_id or f"cmpl-{next(self._numbers)}"
-        request = wire.AddRequest(
-            request_id=name,
-            prompt_token_ids=wire.raw(list(prompt)),
-            mm_features=wire.NIL,
-            sampling_params={"temperature": 0.0, "max_tokens": 16, **sampling},
-            pooling_params=wire.NIL,
-            arrival_time=time.time(),
-            lora_request=wire.NIL,
-            cache_salt=None,
-            data_parallel_rank=None,
-            client_index=api,
-            external_req_id=name,
-        )
-        self._send(api, wire.ADD, wire.encode(request), frames)
+        self._send(api, wire.ADD, self.request(name, prompt, api=api, **sampling), frames)
         return name
+
+    @staticmethod
+    def request(name: str, prompt: Sequence[int], *, api: int = 0, **sampling: Any) -> bytes:
+        """An ADD's payload."""
+        return wire.encode(
+            wire.AddRequest(
+                request_id=name,
+                prompt_token_ids=wire.raw(list(prompt)),
+                mm_features=wire.NIL,
+                sampling_params={"temperature": 0.0, "max_tokens": 16, **sampling},
+                pooling_params=wire.NIL,
+                arrival_time=time.time(),
+                lora_request=wire.NIL,
+                cache_salt=None,
+                data_parallel_rank=None,
+                client_index=api,
+                external_req_id=name,
+            )
+        )
 
     def abort(self, *ids: str, api: int = 0) -> None:
         """Send an ABORT."""
