@@ -222,7 +222,9 @@ def test_answers_go_to_the_api_server_that_asked(cluster_of: Clusters) -> None:
 
 def test_c01_loads_return_to_zero_and_idle_engines_take_turns(cluster_of: Clusters) -> None:
     cluster = cluster_of(1, 3).up()
-    cluster.engines["d1"].behaviour.fail = lambda r: wire.array_length(r.prompt_token_ids) == 13
+    cluster.engines["d1"].behaviour.fail = lambda r: (
+        len(wire.decode_value(r.prompt_token_ids)) == 13
+    )
     rng = random.Random(5)
     for seed in range(150):
         request = cluster.front.add(prompt_of(13 if seed % 20 == 0 else 30, seed), max_tokens=8)

@@ -18,20 +18,6 @@ DECODERS: dict[str, Callable[[bytes], Any]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("count", "first_byte"),
-    [(0, 0x90), (1, 0x91), (15, 0x9F), (16, 0xDC), (65_535, 0xDC), (65_536, 0xDD), (70_000, 0xDD)],
-)
-def test_an_arrays_length_stands_in_its_header(count: int, first_byte: int) -> None:
-    raw = wire.raw([1] * count)
-    assert bytes(raw)[0] == first_byte
-    assert wire.array_length(raw) == count
-
-
-def test_nil_has_no_elements() -> None:
-    assert wire.array_length(wire.NIL) == 0
-
-
 def test_an_add_request_survives_decoding_and_encoding_byte_for_byte() -> None:
     everything = [
         "cmpl-1",

@@ -216,22 +216,6 @@ def connector_stats(stats: SchedulerStats) -> ConnectorStats | None:
         return None  # another connector's statistics: nothing that we count
 
 
-def array_length(raw: msgspec.Raw) -> int:
-    """Number of elements of a msgpack array, read off its header; 0 for nil.
-
-    Source: the MessagePack specification, "array format family".
-    """
-    data = memoryview(raw)
-    first = data[0]
-    if 0x90 <= first <= 0x9F:
-        return first & 0x0F
-    if first == 0xDC:
-        return int.from_bytes(data[1:3], "big")
-    if first == 0xDD:
-        return int.from_bytes(data[1:5], "big")
-    return 0
-
-
 def raw(value: object) -> msgspec.Raw:
     """A plain value as a `Raw` field."""
     return msgspec.Raw(encode(value))
