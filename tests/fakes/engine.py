@@ -148,7 +148,6 @@ class FakeEngine:
                     "status": "READY",
                     "local": False,
                     "headless": True,
-                    "parallel_config_hash": None,
                 }
             )
         )
