@@ -134,8 +134,8 @@ def test_d08_a_killed_up_is_told_and_the_next_up_goes_on_with_what_runs(
         time.sleep(0.05)
     command.kill()
     command.wait()
-    view = told(target, lambda v: not v["healthy"])
-    assert any("interrupted" in problem for problem in view["problems"]), view["problems"]
+    view = told(target, lambda v: v["phase"] == "interrupted")
+    assert any("ended half-way" in problem for problem in view["problems"]), view["problems"]
     before = {name: leader(target, name) for name in ("p0", "d0", "front-end", "controller")}
     target.up()
     assert {name: leader(target, name) for name in before} == before, "a second copy was started"
