@@ -61,8 +61,8 @@ demo: venv $(MODELS)/SmolLM2-135M-Instruct ## One prefill and one decode engine 
 	@$(BIN)/vdisagg up $(DEMO)
 	@echo; echo "== one question over the OpenAI API (demo/ask.py)"
 	@$(BIN)/python demo/ask.py --cluster demo "What is the capital of France, and what is it known for?"
-	@echo; echo "== vdisagg bench: 20 requests, 2 a second, 100 tokens in and 20 out"
-	@$(BIN)/vdisagg bench --name demo --rate 2 --num-requests 20 --input-len 100 --output-len 20
+	@echo; echo "== vdisagg bench: 10 requests, one every 2 seconds, 100 tokens in and 20 out"
+	@$(BIN)/vdisagg bench --name demo --rate 0.5 --num-requests 10 --input-len 100 --output-len 20
 	@echo; echo "== vdisagg status"
 	@$(BIN)/vdisagg status --name demo
 	@echo; echo "The cluster is still up. Ask more: $(BIN)/python demo/ask.py 'Your question'"
