@@ -84,15 +84,20 @@ def test_b01_a_request_that_ends_early_in_any_order_of_events_releases_its_handl
     assert fates == {(1, 0), (0, 1), (0, 0)}
 
 
+def add_and_move(world: World, rng: random.Random, name: str) -> None:
+    """One more request, and a few of the things that can happen next."""
+    world.add(name, max_tokens=rng.choice([1, 2, 5]))
+    for _ in range(rng.randrange(6)):
+        if moves := list(world.moves()):
+            rng.choice(moves)()
+
+
 @pytest.mark.parametrize("seed", range(100))
 def test_b01_many_requests_cut_at_random_leave_no_handle(seed: int) -> None:
     rng = random.Random(seed)
     world = World(2, 2)
     for i in range(40):
-        world.add(f"r{i}", max_tokens=rng.choice([1, 2, 5]))
-        for _ in range(rng.randrange(6)):
-            if moves := list(world.moves()):
-                rng.choice(moves)()
+        add_and_move(world, rng, f"r{i}")
         name = f"r{rng.randrange(i + 1)}"
         if rng.random() < 0.6 and name not in world.aborted and not world.ended[name]:
             world.abort(name)
@@ -109,10 +114,7 @@ def test_engines_that_go_and_come_leave_no_handle_on_those_that_live(seed: int, 
     world = World(2, 2)
     down = ""
     for i in range(40):
-        world.add(f"r{i}", max_tokens=rng.choice([1, 2, 5]))
-        for _ in range(rng.randrange(6)):
-            if moves := list(world.moves()):
-                rng.choice(moves)()
+        add_and_move(world, rng, f"r{i}")
         name = f"r{rng.randrange(i + 1)}"
         if rng.random() < 0.3 and name not in world.aborted and not world.ended[name]:
             world.abort(name)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import random
 import socket
 from collections import Counter
+from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
@@ -107,9 +109,6 @@ def test_clients_transfer_parameters_open_no_connection_and_read_no_block(
 def test_a13_odd_ids_are_refused_and_harm_nobody(tiny: RealCluster) -> None:
     """A line break is no HTTP: 400. A megabyte passes vLLM's API server, and the controller refuses
     it, which the API server can only tell as a 500. The next request is served."""
-    import http.client
-    from urllib.parse import urlsplit
-
     for header, refusal in (("x" * 1_000_000, 500), ("a\nb: c\n\n", 400)):
         with socket.create_connection(
             (urlsplit(tiny.url).hostname or "", urlsplit(tiny.url).port or 0), timeout=10

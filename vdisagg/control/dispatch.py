@@ -241,7 +241,6 @@ class Dispatch:
             started=now,
             leg_started=now,
             compare=deterministic(sampling),
-            early=key[0] != PROBE and early.eligible(request, sampling),
         )
         self._flights[key] = flight
         if stage is Stage.PREFILL and sampling is not None:
@@ -298,9 +297,9 @@ class Dispatch:
     def _tell_ahead(self, flight: Flight, output: wire.Output) -> list[Action]:
         """Send prefill's token on at once, where that is safe."""
         token, sampling = flight.token, flight.sampling
-        if not flight.early or token is None or sampling is None:
+        if flight.api == PROBE or token is None or sampling is None:
             return []
-        if early.ends_answer(token, sampling):
+        if not early.eligible(flight.request, sampling) or early.ends_answer(token, sampling):
             return []
         flight.told = True
         self.counts.output_tokens += 1

@@ -34,11 +34,10 @@ NEUTRAL: Final[Params] = {
 STOPS: Final = ("_all_stop_token_ids", "stop_token_ids")
 
 
-def eligible(request: wire.AddRequest, sampling: Params | None) -> bool:
+def eligible(request: wire.AddRequest, sampling: Params) -> bool:
     """Whether prefill's token may be sent ahead, as far as can be told before it is known."""
     return (
-        sampling is not None
-        and deterministic(sampling)
+        deterministic(sampling)
         and request.prompt_token_ids != wire.NIL
         and all(sampling.get(key, neutral) in (neutral, None) for key, neutral in NEUTRAL.items())
     )

@@ -44,12 +44,10 @@ class Flight:
     leg_started: float
     compare: bool
     """Whether decode's first token has to equal prefill's."""
-    early: bool = False
-    """Whether prefill's token may go to the client ahead of decode's; see early.py."""
     token: int | None = None
     """Prefill's token."""
     told: bool = False
-    """Whether it has been sent ahead."""
+    """Whether it has been sent ahead of decode's; see early.py."""
     handle: msgspec.Raw = field(default_factory=lambda: wire.NIL)
     """Prefill's hand-over, from the end of its leg on."""
     prefill_stats: msgspec.Raw = field(default_factory=lambda: wire.NIL)
