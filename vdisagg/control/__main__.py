@@ -20,7 +20,9 @@ def main() -> int:
         if recorded is None:
             print(f"{directory}: no cluster is recorded there", file=sys.stderr)
             return 1
-        controller = Controller(recorded.plan, directory, rng=random.Random())
+        controller = Controller(
+            recorded.plan, directory, rng=random.Random(), since=recorded.created
+        )
     except Error as exc:
         print(exc, file=sys.stderr)
         return exc.exit_code

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ class AdminSocket:
             os.close(descriptor)
         self._listener.listen(64)
         self._open: set[socket.socket] = set()
-        sockets.watch(self._listener.fileno(), self._accept)
+        sockets.watch(self._listener.fileno(), self._accept, awaited=True)
 
     def close(self) -> None:
         """Stop listening, and hang up."""
@@ -55,7 +56,8 @@ class AdminSocket:
         connection.setblocking(False)
         self._open.add(connection)
         received = bytearray()
-        self._sockets.watch(connection.fileno(), lambda: self._read(connection, received))
+        read = partial(self._read, connection, received)
+        self._sockets.watch(connection.fileno(), read, awaited=True)
 
     def _read(self, connection: socket.socket, received: bytearray) -> None:
         try:

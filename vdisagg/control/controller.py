@@ -30,9 +30,6 @@ from vdisagg.control.utility import Answer, Calls
 from vdisagg.errors import ProtocolError
 from vdisagg.plan.model import Plan
 
-TURN_S: Final = 0.1
-"""Longest wait for input: what has no message (exit files, deadlines) is looked at this often."""
-
 TICK_S: Final = 0.05
 """How often links are looked at; under load there are thousands of turns a second."""
 
@@ -45,8 +42,10 @@ PROBE_TOKENS: Final = range(3, 250)
 class Controller:
     """Joins endpoints and the played engine. One thread, one loop; see `run`."""
 
-    def __init__(self, plan: Plan, directory: Path, *, rng: random.Random) -> None:
-        """Binds all endpoints; raises PlanConflict."""
+    def __init__(
+        self, plan: Plan, directory: Path, *, rng: random.Random, since: float = 0.0
+    ) -> None:
+        """Binds all endpoints; raises PlanConflict. `since`: Unix time when `up` began."""
         self._plan = plan
         self._rng = rng
         self._started = time.time()
@@ -56,7 +55,7 @@ class Controller:
         self._next_sweep = 0.0
         self._events: deque[admin.Event] = deque(maxlen=EVENTS_KEPT)
         self._ready_payloads: dict[str, bytes] = {}
-        self._processes = ProcessWatch(plan)
+        self._processes = ProcessWatch(plan, since=since)
         self._front_state: admin.FrontState = "waiting"
         roles = {i.name: i.role for i in plan.instances}
         self.fleet = Fleet.of(roles, plan.heartbeat, now=time.monotonic())
@@ -78,7 +77,7 @@ class Controller:
         self._log("controller", f"serving cluster {self._plan.name}")
         try:
             while not self._stopping:
-                self._sockets.turn(TURN_S)
+                self._sockets.turn()
                 self._tick(time.monotonic())
         finally:
             self._admin.close()
@@ -112,6 +111,8 @@ class Controller:
             self._answer(self._calls.answered(name, message.utility_output))
         if message.outputs:
             self._do(self.dispatch.outputs(name, message, frames, now=time.monotonic()))
+        if not self.dispatch.in_flight[name]:
+            self._endpoints[name].rest()
 
     def engine_lost(self, name: str) -> None:
         """See EngineEvents."""

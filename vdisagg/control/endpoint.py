@@ -14,7 +14,7 @@ from typing import Protocol
 import zmq
 
 from vdisagg.control import wire
-from vdisagg.control.sockets import Connections, Handler, Sockets, messages
+from vdisagg.control.sockets import Connections, Handler, Sockets, messages, send
 from vdisagg.errors import ProtocolError
 from vdisagg.plan.model import Instance
 
@@ -47,6 +47,7 @@ class Endpoint:
     def __init__(self, sockets: Sockets, instance: Instance, events: EngineEvents) -> None:
         """Binds all three; raises PlanConflict."""
         name = self._name = instance.name
+        self._sockets = sockets
         self._instance = instance
         self._events = events
         self._payload: bytes | None = None
@@ -62,16 +63,19 @@ class Endpoint:
         self._connections = Connections(sockets, self._requests, watch_connections, dialled=False)
 
     def send(self, kind: bytes, payload: bytes, frames: Sequence[bytes] = ()) -> bool:
-        """Queue a message for the engine; False when no engine is connected."""
+        """Queue a message for the engine, and await outputs; False when no engine is connected."""
         try:
-            self._requests.send_multipart(
-                [wire.IDENTITY, kind, payload, *frames], zmq.NOBLOCK, copy=False
-            )
+            send(self._requests, [wire.IDENTITY, kind, payload, *frames])
         except zmq.ZMQError as exc:
             if exc.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
                 raise
             return False
+        self._sockets.await_(self._outputs)
         return True
+
+    def rest(self) -> None:
+        """No output is due: what the engine says unasked can wait a little."""
+        self._sockets.rest(self._outputs)
 
     def _guarded(self, handler: Handler) -> Handler:
         """What can't be understood is this engine's end, and nobody else's."""

@@ -12,7 +12,7 @@ from typing import Protocol
 import zmq
 
 from vdisagg.control import wire
-from vdisagg.control.sockets import Connections, Handler, Sockets, messages
+from vdisagg.control.sockets import Connections, Handler, Sockets, messages, send
 from vdisagg.errors import ProtocolError
 from vdisagg.plan.model import Address
 
@@ -63,7 +63,7 @@ class Front:
     def send(self, api: int, payload: bytes, frames: Sequence[bytes] = ()) -> None:
         """Send an outputs message to one API server; to one that is gone: nothing."""
         if api < len(self._outputs):
-            self._outputs[api].send_multipart([payload, *frames], zmq.NOBLOCK, copy=False)
+            send(self._outputs[api], [payload, *frames])
 
     def hang_up(self) -> None:
         """Close everything, so that a new front end can be dialled."""
@@ -104,7 +104,8 @@ class Front:
     def _connect_input(self, api: int, address: str) -> None:
         socket = self._sockets.make(zmq.DEALER, identity=wire.IDENTITY)
         self._inputs.append(socket)
-        self._sockets.watch(socket, self._guarded(lambda: self._on_message(api, socket)))
+        on_message = self._guarded(lambda: self._on_message(api, socket))
+        self._sockets.watch(socket, on_message, awaited=True)
         self._connections.append(
             Connections(self._sockets, socket, self._on_connections, dialled=True)
         )

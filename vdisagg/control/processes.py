@@ -4,36 +4,43 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from vdisagg.cluster.record import EXIT_FILE, PROCESS_FILE
 from vdisagg.plan.model import Plan
 
 
 class ProcessWatch:
-    """The instances' process directories, looked at on demand."""
+    """The instances' process directories, looked at on demand.
 
-    def __init__(self, plan: Plan) -> None:
+    `since`: Unix time at which this run of the cluster began. What was written before is the last
+    run's, not yet cleared away.
+    """
+
+    def __init__(self, plan: Plan, *, since: float) -> None:
         self._directories = {i.name: Path(i.process.directory) for i in plan.instances}
+        self._since = since
 
     def started(self) -> list[str]:
         """Instances whose guard has started them."""
-        return [n for n, d in self._directories.items() if (d / PROCESS_FILE).exists()]
+        return [n for n, d in self._directories.items() if self._read(d / PROCESS_FILE)]
 
     def ended(self) -> list[tuple[str, str]]:
         """Instances whose process has ended, and how."""
-        return [
-            (name, exit_reason(directory / EXIT_FILE))
-            for name, directory in self._directories.items()
-            if (directory / EXIT_FILE).exists()
-        ]
+        found = ((name, self._read(d / EXIT_FILE)) for name, d in self._directories.items())
+        return [(name, how_it_ended(ended)) for name, ended in found if ended]
+
+    def _read(self, path: Path) -> dict[str, Any] | None:
+        """What a file of this run says; None where there is none."""
+        try:
+            written = json.loads(path.read_text())
+        except (OSError, ValueError):
+            return None
+        return written if written["at"] >= self._since else None
 
 
-def exit_reason(path: Path) -> str:
+def how_it_ended(ended: dict[str, Any]) -> str:
     """What a guard's exit file says, in words."""
-    try:
-        exit_ = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return "its process has ended"
-    if exit_.get("signal") is not None:
-        return f"its process was ended by signal {exit_['signal']}"
-    return f"its process ended with exit code {exit_.get('code')}"
+    if ended["signal"] is not None:
+        return f"its process was ended by signal {ended['signal']}"
+    return f"its process ended with exit code {ended['code']}"

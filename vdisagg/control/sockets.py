@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
@@ -10,21 +13,35 @@ from zmq.utils.monitor import recv_monitor_message
 from vdisagg.errors import PlanConflict, ProtocolError
 from vdisagg.plan.model import Address
 
-BURST = 256
+BURST: Final = 256
 """Messages read from one socket before the others have their turn."""
 
-EVENTS, POLLIN = int(zmq.EVENTS), int(zmq.POLLIN)
+LOOK_S: Final = 0.1
+"""How often the sources are looked at that nobody waits for, and the longest turn."""
+
+COPY_BELOW: Final = 16384
+"""Bytes. Frames below are copied into ZeroMQ's memory: that is cheaper than sharing them."""
+
+EVENTS, POLLIN, RCVMORE = int(zmq.EVENTS), int(zmq.POLLIN), int(zmq.RCVMORE)
+NOBLOCK, SNDMORE = int(zmq.NOBLOCK), int(zmq.SNDMORE)
 """As plain integers: arithmetic on pyzmq's enumerations shows in a profile."""
 
 Handler = Callable[[], None]
 
 
 class Sockets:
-    """Makes sockets, and calls their handlers when they can be read."""
+    """Makes sockets, and calls their handlers when they can be read.
+
+    A source is *awaited* (read as soon as it can be) or looked at every LOOK_S only. Each wake-up costs
+    more than what there is to do for most messages, and engines talk unasked: one whose blocks have
+    not been read yet reports statistics over a hundred times a second.
+    """
 
     def __init__(self) -> None:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._poller = zmq.Poller()
+        self._all = zmq.Poller()
+        self._awaited = zmq.Poller()
+        self._next_look = 0.0
         self._handlers: dict[object, Handler] = {}
         self._made: set[zmq.Socket[bytes]] = set()
 
@@ -54,22 +71,44 @@ class Sockets:
             raise PlanConflict(f"{purpose}: cannot bind {address}: {exc}") from exc
         return socket
 
-    def watch(self, source: zmq.Socket[bytes] | int, handler: Handler) -> None:
-        """Call `handler` whenever `source` (a socket or a file descriptor) can be read."""
+    def watch(
+        self, source: zmq.Socket[bytes] | int, handler: Handler, *, awaited: bool = False
+    ) -> None:
+        """Call `handler` when `source` (a socket or a file descriptor) can be read."""
         self._handlers[source] = handler
-        self._poller.register(source, zmq.POLLIN)
+        self._all.register(source, zmq.POLLIN)
+        if awaited:
+            self._awaited.register(source, zmq.POLLIN)
+
+    def await_(self, source: zmq.Socket[bytes]) -> None:
+        """Something is due on a watched socket: read it as soon as it comes."""
+        if source not in self._awaited:
+            self._awaited.register(source, zmq.POLLIN)
+
+    def rest(self, source: zmq.Socket[bytes]) -> None:
+        """Nothing is due on a watched socket any more."""
+        if source in self._awaited:
+            self._awaited.unregister(source)
 
     def forget(self, source: zmq.Socket[bytes] | int) -> None:
         """Stop watching; a socket is closed as well."""
         if self._handlers.pop(source, None) is not None:
-            self._poller.unregister(source)
+            self._all.unregister(source)
+            if source in self._awaited:
+                self._awaited.unregister(source)
         if not isinstance(source, int):
             source.close()
             self._made.discard(source)
 
-    def turn(self, timeout_s: float) -> None:
-        """Wait for input, at most `timeout_s`, and let each readable source's handler run once."""
-        for source, _ in self._poller.poll(round(timeout_s * 1000)):
+    def turn(self) -> None:
+        """Wait for input, at most LOOK_S, and let each readable source's handler run once."""
+        now = time.monotonic()
+        if now < self._next_look:
+            readable = self._awaited.poll(math.ceil((self._next_look - now) * 1000))
+        else:
+            self._next_look = now + LOOK_S
+            readable = self._all.poll(0)
+        for source, _ in readable:
             handler = self._handlers.get(source)
             if handler is not None:  # an earlier handler of this turn may have closed it
                 handler()
@@ -82,6 +121,14 @@ class Sockets:
         self._context.term()
 
 
+def send(socket: zmq.Socket[bytes], frames: Sequence[bytes]) -> None:
+    """Queue one message. Raises zmq.ZMQError where the socket can't take it."""
+    last = len(frames) - 1
+    for number, frame in enumerate(frames):
+        more = SNDMORE if number < last else 0
+        socket.send(frame, NOBLOCK | more, copy=len(frame) < COPY_BELOW)
+
+
 def messages(socket: zmq.Socket[bytes], *, frames: int) -> Iterator[list[bytes]]:
     """What lies ready on a socket, at most BURST messages.
 
@@ -91,7 +138,9 @@ def messages(socket: zmq.Socket[bytes], *, frames: int) -> Iterator[list[bytes]]
         # Asking first is cheaper than the exception that ends each burst otherwise.
         if not int(socket.getsockopt(EVENTS)) & POLLIN:
             return
-        message = socket.recv_multipart(zmq.NOBLOCK)
+        message = [socket.recv(NOBLOCK)]
+        while socket.getsockopt(RCVMORE):
+            message.append(socket.recv(NOBLOCK))
         if len(message) < frames:
             raise ProtocolError(f"a message of {len(message)} frames, where {frames} are due")
         yield message

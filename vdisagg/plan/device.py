@@ -9,6 +9,9 @@
 - `VDISAGG_NIXL_PROGRESS_DELAY_US=1000`: NIXL's progress thread polls without a pause and keeps a
   core busy while idle. No flag of vLLM or NIXL reaches it; the switches (a `sitecustomize` on the
   engine's PYTHONPATH) set its delay, in microseconds. Only here: with GPUs cores are plenty.
+- `VDISAGG_KEEP_AFFINITY=1`: vLLM's NIXL connector binds the thread that makes it to the last core
+  of each NUMA node, whatever `VLLM_CPU_OMP_THREADS_BIND` says. With the executor below that thread
+  runs the model, and all engines of the machine would share one core.
 - `enforce_eager`: compiling costs minutes on a CPU and gains little. Not with pipeline parallelism,
   where the CPU executor dies on an assertion when it is on. With it goes `TORCH_COMPILE_DISABLE=1`:
   vLLM compiles a few functions all the same, when they are first needed; the first request that
@@ -29,13 +32,14 @@ _STOCK = {
     "OMP_NUM_THREADS": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
 }
+_SWITCHES = {"VDISAGG_NIXL_PROGRESS_DELAY_US": "1000", "VDISAGG_KEEP_AFFINITY": "1"}
 
 
 def engine_environment(device: str, args: Mapping[str, object]) -> dict[str, str]:
     """Variables of an engine on a node with this device; `args` are all its flags."""
     if device != "cpu":
         return {}
-    env = _STOCK | {"UCX_TLS": "tcp,self,shm", "VDISAGG_NIXL_PROGRESS_DELAY_US": "1000"}
+    env = _STOCK | _SWITCHES | {"UCX_TLS": "tcp,self,shm"}
     if args.get("enforce-eager") is True:
         env["TORCH_COMPILE_DISABLE"] = "1"
     if args.get(_EXECUTOR) == "uni":

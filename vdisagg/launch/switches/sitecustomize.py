@@ -1,12 +1,16 @@
-"""Two switches for stock vLLM processes: all that they ever load from us, through PYTHONPATH.
+"""Three switches for stock vLLM processes: all that they ever load from us, through PYTHONPATH.
 
 VDISAGG_ROUTER_HANDOVER=1         front end: a new connection may take over a dead one's identity
 VDISAGG_NIXL_PROGRESS_DELAY_US=N  engines on CPU: NIXL's progress thread rests N µs between polls
+VDISAGG_KEEP_AFFINITY=1           engines on CPU: no thread is bound to a core from within
 
-The first touches pyzmq, the second NIXL's Python binding; neither touches vLLM. The front end only
-ever writes to its ROUTER, so it never learns that a controller's connection has died, and without
-the hand-over it would drop everything meant for the next one. NIXL's binding asks for a delay of 0,
-which keeps a core busy for nothing.
+The first touches pyzmq, the second NIXL's Python binding, the third the standard library; none
+touches vLLM. The front end only ever writes to its ROUTER, so it never learns that a controller's
+connection has died, and without the hand-over it would drop everything meant for the next one.
+NIXL's binding asks for a delay of 0, which keeps a core busy for nothing. vLLM's NIXL connector
+binds the thread that makes it to the last core of each NUMA node, also with
+`VLLM_CPU_OMP_THREADS_BIND=nobind`; where one process is the whole engine that is the thread that
+runs the model, and all engines of a machine share that one core while the others stand idle.
 
 Python imports one `sitecustomize` and no more: an interpreter's own one is run from here first.
 """
@@ -89,6 +93,15 @@ def calm(binding: Any) -> None:
     binding.nixlBind.nixlAgent = agent
 
 
+def keep_affinity(system: Any) -> None:
+    """Patch os: a process stays where it was put; asking for other cores changes nothing."""
+
+    def unchanged(pid: int, mask: object) -> None:
+        """Stands for sched_setaffinity."""
+
+    system.sched_setaffinity = unchanged
+
+
 def wanted(environment: Mapping[str, str]) -> dict[str, Callable[[Any], None]]:
     """The patches that the environment asks for, by module."""
     patches: dict[str, Callable[[Any], None]] = {}
@@ -110,4 +123,6 @@ def run_shadowed() -> None:
 
 if __name__ == "sitecustomize":
     run_shadowed()
+    if os.environ.get("VDISAGG_KEEP_AFFINITY") == "1":
+        keep_affinity(os)
     sys.meta_path.insert(0, PatchOnImport(wanted(os.environ)))
