@@ -126,8 +126,8 @@ def full_engine(instance: Instance, front_end: tuple[str, ...], port: int) -> tu
 
 
 def front_end_words(plan: Plan) -> tuple[str, ...]:
-    """Flags of the front end that no engine has and that are not about where things are."""
-    place = {"--host", "--port", "--data-parallel-size-local"}
+    """Flags of the front end that no engine has, but for its place and what is our own."""
+    place = {"--host", "--port", "--data-parallel-size-local", "--middleware"}
     words = plan.front_end.process.argv
     engine = set(plan.instances[0].process.argv) | place
     found: list[str] = []

@@ -1,4 +1,4 @@
-"""The two switches, in interpreters of their own as stock processes take them up."""
+"""The switches, in interpreters of their own as stock processes take them up."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def agent():
 def run(script: str, path: list[Path], **variables: str) -> str:
     """What a script prints in a fresh interpreter with the switches first on its PYTHONPATH."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("VDISAGG_")}
-    environment["PYTHONPATH"] = os.pathsep.join(map(str, [SWITCHES.parent, *path]))
+    environment["PYTHONPATH"] = os.pathsep.join(map(str, [SWITCHES, *path]))
     done = subprocess.run(
         [sys.executable, "-c", script],
         env=environment | variables,
@@ -96,3 +96,10 @@ def test_without_switches_nothing_is_imported_early() -> None:
     assert (
         run("import sys; print('zmq' in sys.modules)", [], VDISAGG_ROUTER_HANDOVER="1") == "False"
     )
+
+
+def test_a_process_keeps_its_cores() -> None:
+    ask = "import os; os.sched_setaffinity(0, {%d}); print(sorted(os.sched_getaffinity(0)))"
+    cores = sorted(os.sched_getaffinity(0))
+    for switch, expected in (("1", cores), ("", cores[-1:])):
+        assert run(ask % cores[-1], [], VDISAGG_KEEP_AFFINITY=switch) == str(expected)

@@ -20,10 +20,13 @@ class ProcessWatch:
     def __init__(self, plan: Plan, *, since: float) -> None:
         self._directories = {i.name: Path(i.process.directory) for i in plan.instances}
         self._since = since
+        self._waiting = set(self._directories)
 
     def started(self) -> list[str]:
-        """Instances whose guard has started them."""
-        return [n for n, d in self._directories.items() if self._read(d / PROCESS_FILE)]
+        """Instances whose guard has started them since the last call."""
+        found = [n for n in self._waiting if self._read(self._directories[n] / PROCESS_FILE)]
+        self._waiting.difference_update(found)
+        return found
 
     def ended(self) -> list[tuple[str, str]]:
         """Instances whose process has ended, and how."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from vdisagg.plan.model import Address, Process
 
-SWITCHES = Path(__file__).parent / "switches" / "sitecustomize.py"
+SWITCHES = Path(__file__).parent / "switches"
 START_LIMIT_S = 30.0  # a start takes 0.1 s; a machine that swaps may need longer
 FOLLOW_POLL_S = 0.2
 MOST_LINES = 1_000_000  # held in memory at once
@@ -39,7 +39,8 @@ class LocalRunner:
             if process.switches:
                 switches = directory / SWITCHES_DIRECTORY
                 switches.mkdir(mode=0o700, exist_ok=True)
-                shutil.copyfile(SWITCHES, switches / SWITCHES.name)
+                for module in SWITCHES.glob("*.py"):
+                    shutil.copyfile(module, switches / module.name)
         except OSError as exc:
             raise LaunchFailed(
                 f"{process.name}: {exc.filename}: {exc.strerror}; "

@@ -92,6 +92,7 @@ def front_end(site: Site, handshake: Address) -> FrontEnd:
                 *("--host", spec.host),
                 *("--port", str(spec.port)),
                 *("--data-parallel-size-local", "0"),
+                *("--middleware", "vdisagg_ids.LongIds"),
                 *("--data-parallel-address", handshake.host),
                 *("--data-parallel-rpc-port", str(handshake.port)),
                 *(("--api-server-count", str(count)) if count > 1 else ()),

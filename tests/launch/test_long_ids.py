@@ -1,0 +1,93 @@
+"""The API server's middleware, between an application that echoes and a client."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import json
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from vdisagg.launch.local import SWITCHES
+
+Message = dict[str, Any]
+
+
+def load() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("vdisagg_ids", SWITCHES / "vdisagg_ids.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+IDS = load()
+
+
+async def echo(scope: Message, receive: Any, send: Any) -> None:
+    """Answers with what it receives until the body ends or the client leaves."""
+    body = b""
+    while True:
+        message = await receive()
+        body += message.get("body", b"")
+        if message["type"] == "http.disconnect" or not message.get("more_body"):
+            break
+    await send({"type": message["type"], "status": 200, "body": body})
+
+
+def ask(*chunks: bytes, header: bytes = b"", method: str = "POST", leaves: bool = False) -> Any:
+    """What the client gets of a request whose body comes in these chunks."""
+    messages: list[Message] = [
+        {"type": "http.request", "body": chunk, "more_body": leaves or chunk is not chunks[-1]}
+        for chunk in chunks
+    ]
+    messages.append({"type": "http.disconnect"})
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        return messages.pop(0)
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": method, "headers": [(b"x-request-id", header)]}
+    asyncio.run(IDS.LongIds(echo)(scope, receive, send))
+    return sent
+
+
+def body_with(length: int) -> bytes:
+    return json.dumps({"request_id": "x" * length, "prompt": "hello"}).encode()
+
+
+def test_what_is_short_passes_unchanged() -> None:
+    for body in (b"", b"no json" * 1000, body_with(IDS.MAX_ID), b"[" + body_with(2000) + b"]"):
+        half = len(body) // 2
+        passed = {"type": "http.request", "status": 200, "body": body}
+        assert ask(body[:half], body[half:], header=b"x" * IDS.MAX_ID) == [passed]
+    assert ask(b"", header=b"x" * 5000, method="GET")[0]["status"] == 200
+
+
+def test_a_client_that_leaves_half_way_is_reported_as_gone() -> None:
+    assert ask(b"half of", leaves=True)[0]["type"] == "http.disconnect"
+
+
+@pytest.mark.parametrize("nul", [b"x", b"\xff"])
+def test_a_long_id_is_refused_with_a_400_that_names_it(nul: bytes) -> None:
+    long = IDS.MAX_ID + 1
+    for where, got in (
+        ("X-Request-Id", ask(b"{}", header=nul * long)),
+        ("request_id", ask(body_with(long)[:500], body_with(long)[500:])),
+    ):
+        start, body = got
+        assert start["status"] == 400
+        assert dict(start["headers"])[b"content-length"] == str(len(body["body"])).encode()
+        assert where in json.loads(body["body"])["error"]["message"]
+
+
+def test_the_limit_leaves_room_below_the_controllers() -> None:
+    from vdisagg.control.dispatch import MAX_ID
+
+    assert IDS.MAX_ID + 100 < MAX_ID
