@@ -65,6 +65,20 @@ def make_plan(
         controller=processes.controller(site),
         heartbeat=model.Heartbeat(**topology.heartbeat.model_dump()),
         timeouts=model.Timeouts(**topology.timeouts.model_dump()),
+        nodes=tuple(_node(site, name) for name in topology.nodes),
+    )
+
+
+def _node(site: Site, name: str) -> model.Node:
+    node = site.node(name)
+    return model.Node(
+        name=name,
+        device=node.device,
+        address=site.host(name),
+        ssh=model.Ssh(**node.ssh.model_dump()) if node.ssh is not None else None,
+        python=node.python,
+        work_directory=site.base(name),
+        setup=node.setup,
     )
 
 

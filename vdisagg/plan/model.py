@@ -28,6 +28,32 @@ class Address(msgspec.Struct, frozen=True):
         return f"tcp://{self}"
 
 
+class Ssh(msgspec.Struct, frozen=True):
+    """How OpenSSH reaches a node; what is not set comes from the user's ssh_config."""
+
+    host: str
+    user: str | None = None
+    port: int | None = None
+    identity_file: str | None = None
+
+
+class Node(msgspec.Struct, frozen=True):
+    """A machine of the cluster, as launching and looking after it need to know it."""
+
+    name: str
+    device: str
+    address: str
+    """Its data address, that others dial: an IP literal or a name, without brackets."""
+    ssh: Ssh | None = None
+    """None: the machine that runs the CLI."""
+    python: str | None = None
+    """The interpreter that has vLLM, where the topology names one."""
+    work_directory: str = "~/.vdisagg"
+    """Base of what is kept there: the cluster's folder is `<work_directory>/<plan.name>`."""
+    setup: str | None = None
+    """A shell line that runs before vLLM."""
+
+
 class Secret(msgspec.Struct, frozen=True):
     """An environment variable whose value is read at launch and stands in no plan, record or argv.
 
@@ -124,6 +150,8 @@ class Plan(msgspec.Struct, frozen=True):
     controller: Process
     heartbeat: Heartbeat
     timeouts: Timeouts
+    nodes: tuple[Node, ...] = ()
+    """All nodes of the topology, in its order."""
 
     def processes(self) -> tuple[Process, ...]:
         """All processes in launch order: controller, engines, front end."""

@@ -44,15 +44,15 @@ class Site:
             return node.data_ip
         return node.ssh.host if node.ssh else LOOPBACK
 
-    def directory(self, node_name: str | None, process: str) -> str:
-        """Where a process's guard keeps log, pid and exit code: BASE/CLUSTER/PROCESS.
-
-        BASE is `log_dir` where the topology has one, else the node's `work_dir`.
-        """
+    def base(self, node_name: str | None) -> str:
+        """Where all clusters' folders are on a node: `log_dir`, else its `work_dir`."""
         node = self.node(node_name)
         default = str(self.here.work_directory) if node.local else "~/.vdisagg"
-        base = self.topology.log_dir or node.work_dir or default
-        return f"{base.rstrip('/')}/{self.topology.name}/{process}"
+        return (self.topology.log_dir or node.work_dir or default).rstrip("/")
+
+    def directory(self, node_name: str | None, process: str) -> str:
+        """Where a process's guard keeps log, pid and exit code: BASE/CLUSTER/PROCESS."""
+        return f"{self.base(node_name)}/{self.topology.name}/{process}"
 
     def serve(self, node_name: str | None, words: tuple[str, ...]) -> tuple[str, ...]:
         """The command `vllm serve` with these words, as the node calls it.
