@@ -76,6 +76,7 @@ def test_the_whole_prefill_engine_of_a_cpu_plan(planned: Planned) -> None:
         "PYTHONUNBUFFERED": "1",
         "TORCH_COMPILE_DISABLE": "1",
         "UCX_TLS": "tcp,self,shm",
+        "VDISAGG_KEEP_AFFINITY": "1",
         "VDISAGG_NIXL_PROGRESS_DELAY_US": "1000",
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
