@@ -8,6 +8,10 @@ Error
     ├── ClusterBusy       another command holds the cluster's lock
     ├── LaunchFailed      a process died or did not become ready in time
     ├── ControllerGone    the controller does not answer on its admin socket
+    ├── Unreachable       a node cannot be reached over SSH, or the connection broke
+    ├── HostKeyRefused    the host key of a node, or of a jump host, is unknown or another one
+    ├── AuthenticationFailed  a node let in none of our SSH keys, or there is none
+    ├── SshOptionRefused  ssh_config asks for something that changes the connection and isn't supported
     ├── ProtocolError     an engine or a front end spoke a protocol that we do not know
     └── Interrupted       a signal came; what was begun has been undone: exit code 128 + signal
 """
@@ -73,6 +77,22 @@ class LaunchFailed(Failure):
 
 class ControllerGone(Failure):
     """The controller does not answer on its admin socket."""
+
+
+class Unreachable(Failure):
+    """A node cannot be reached over SSH, the connection broke, or an answer did not come in time."""
+
+
+class HostKeyRefused(Failure):
+    """The host key of a node, or of a jump host on the way, is unknown, revoked or another one."""
+
+
+class AuthenticationFailed(Failure):
+    """A node, or a jump host on the way, let in none of our SSH keys, or there is none to try."""
+
+
+class SshOptionRefused(Failure):
+    """The user's ssh_config asks for something that changes the connection and is not supported."""
 
 
 class ProtocolError(Failure):
