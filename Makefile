@@ -16,7 +16,7 @@ DEMO := topologies/demo.yaml
 export HF_HUB_OFFLINE := 1
 export VLLM_NO_USAGE_STATS := 1
 
-.PHONY: help venv models demo demo-down bench-peer lint types test test-fast test-real clean
+.PHONY: help venv models demo demo-down bench-peer lint types test test-system test-fast test-real clean
 
 help: ## What can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -93,7 +93,10 @@ types: venv
 	@echo "== mypy"
 	@$(BIN)/mypy
 
-test-fast: lint types ## Lint, types, and the tests that start no vLLM (seconds)
+test-system: # what the tests need of the machine, and the demo doesn't
+	@sh requirements/test-system.sh
+
+test-fast: lint types test-system ## Lint, types, and the tests that start no vLLM (seconds)
 	@echo "== fast tests"
 	@$(BIN)/python -m pytest -m "not real"
 

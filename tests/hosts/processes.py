@@ -1,0 +1,77 @@
+"""A process and all that descends from it: found through /proc, ended by pid."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+Identity = tuple[int, str]
+"""A pid, and the process's start time in clock ticks: a recycled pid is another process."""
+
+
+def _stat(pid: int) -> list[str] | None:
+    """Fields 3 and on of /proc/PID/stat; None for a process that is gone, or a zombie."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else fields
+
+
+def identity(pid: int) -> Identity | None:
+    """The living process that has this pid now."""
+    fields = _stat(pid)
+    return None if fields is None else (pid, fields[19])
+
+
+def _families() -> dict[int, list[Identity]]:
+    """The children of every process, in whatever pid namespace they are."""
+    children: dict[int, list[Identity]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and (fields := _stat(int(entry.name))) is not None:
+            children.setdefault(int(fields[1]), []).append((int(entry.name), fields[19]))
+    return children
+
+
+def children(pid: int) -> list[int]:
+    """Pids of its children."""
+    return [child for child, _ in _families().get(pid, ())]
+
+
+def descendants(pid: int) -> set[Identity]:
+    """Children, their children, and so on."""
+    families = _families()
+    found: set[Identity] = set()
+    waiting = [pid]
+    while waiting:
+        for child in families.get(waiting.pop(), ()):
+            found.add(child)
+            waiting.append(child[0])
+    return found
+
+
+def kill(pid: int) -> None:
+    """KILL a process, which may be gone already."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def end_tree(process: subprocess.Popen[bytes], limit_s: float = 10.0) -> None:
+    """KILL a child of ours and its descendants, as they are found; returns when none lives."""
+    known = descendants(process.pid)
+    process.kill()
+    process.wait()
+    deadline = time.monotonic() + limit_s
+    while True:
+        known = {i for i in known if identity(i[0]) == i}
+        if not known:
+            return
+        for pid, _ in tuple(known):
+            known |= descendants(pid)
+            kill(pid)
+        assert time.monotonic() < deadline, f"these do not end: {sorted(known)}"
+        time.sleep(0.01)
