@@ -20,8 +20,8 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from vdisagg.errors import ProtocolError
-
-KNOWN_VERSIONS: Final = ("0.32.0",)
+from vdisagg.plan.versions import KNOWN_VERSIONS as KNOWN_VERSIONS
+from vdisagg.plan.versions import is_known
 
 ADD: Final = b"\x00"
 ABORT: Final = b"\x01"
@@ -226,7 +226,7 @@ def check_version(version: str) -> None:
 
     Local parts (`0.32.0+cpu`) don't change the protocol.
     """
-    if version.split("+", 1)[0] not in KNOWN_VERSIONS:
+    if not is_known(version):
         raise ProtocolError(
             f"vLLM {version} is not known to this vdisagg; it speaks the engine protocol of "
             f"{', '.join(KNOWN_VERSIONS)}. Install one of those on the node"
