@@ -14,7 +14,8 @@ from vdisagg.errors import Error, UsageError
 from vdisagg.view.errors import show_error
 
 if TYPE_CHECKING:
-    from vdisagg.launch.runner import Runner
+    from vdisagg.cluster.snapshot import DownResult
+    from vdisagg.launch.nodes import Nodes
 
 app = typer.Typer(
     name="vdisagg",
@@ -73,47 +74,61 @@ def up(file: File, as_json: Json = False) -> None:
     """
     from vdisagg.cluster.record import state_directory
     from vdisagg.launch.here import here_for, require_vllm, taken_ports
+    from vdisagg.launch.nodes import Nodes
     from vdisagg.launch.up import up as bring_up
-    from vdisagg.plan.make import make_plan, remote_nodes
+    from vdisagg.plan.make import make_plan
     from vdisagg.topology.load import load
     from vdisagg.view.progress import progress_view
     from vdisagg.view.result import result_json, up_text
 
     topology = load(file)
-    if remote := remote_nodes(topology):
-        raise UsageError(
-            f"{file}: nodes {', '.join(remote)} are reached over SSH, which this version cannot "
-            "launch on yet; next: leave `ssh:` out to use this machine"
-        )
     require_vllm(topology)
     plan = make_plan(
         topology, here_for(topology), file=file.absolute(), busy=taken_ports(topology.name)
     )
-    with progress_view() as view:
-        result = bring_up(
-            plan, _runner_for, state_directory=state_directory(plan.name), report=view
-        )
+    directory = state_directory(plan.name)
+    with Nodes(plan, directory) as nodes, progress_view() as view:
+        nodes.open_all()
+        result = bring_up(plan, nodes, state_directory=directory, report=view, runners_of=nodes.of)
     typer.echo(result_json(result) if as_json else up_text(result))
 
 
 @app.command(epilog="Example: vdisagg down --name demo")
-def down(file: OptionalFile = None, name: Name = None, as_json: Json = False) -> None:
+def down(
+    file: OptionalFile = None,
+    name: Name = None,
+    find: Annotated[
+        bool,
+        typer.Option(
+            "--find", help="Search FILE's nodes for a run whose record is lost, and end it."
+        ),
+    ] = False,
+    as_json: Json = False,
+) -> None:
     """End a cluster: every process that it recorded, and nothing else. Logs stay.
 
-    Needs no name where one cluster is recorded. Exit code 0 also when nothing runs.
+    Needs no name where one cluster is recorded. Exit code 0 also when nothing runs. Where a node can't
+    be reached, the others' processes end; the same command again goes on with what is left.
     """
     from vdisagg.cluster.record import recorded, state_root
     from vdisagg.cluster.snapshot import DownResult
     from vdisagg.launch.down import down as take_down
     from vdisagg.view.result import down_text, result_json
 
+    if find:
+        if file is None or name is not None:
+            raise UsageError("--find needs FILE: its nodes are searched for what runs there")
+        result = _find_and_end(file)
+        typer.echo(result_json(result) if as_json else down_text(result))
+        return
     if file is None and name is None and not recorded():
         typer.echo("null" if as_json else "no cluster is recorded, so nothing runs")
         return
     directory = state_root() / _chosen(file, name)
     result = DownResult(directory.name, ran=False, ended={}, log_files={})
     if directory.is_dir():
-        result = take_down(_runner_for, state_directory=directory, say=_say_on_stderr)
+        with _nodes_of(directory) as nodes:
+            result = take_down(nodes, state_directory=directory, say=_say_on_stderr)
     typer.echo(result_json(result) if as_json else down_text(result))
 
 
@@ -131,7 +146,9 @@ def status(file: OptionalFile = None, name: Name = None, as_json: Json = False) 
     if file is None and name is None and not recorded():
         typer.echo("null" if as_json else "no cluster is recorded, so nothing runs")
         raise typer.Exit(1)
-    view = look(_runner_for, state_directory=state_root() / _chosen(file, name))
+    directory = state_root() / _chosen(file, name)
+    # Not closed: a connection that is still being made would hold up the answer.
+    view = look(_nodes_of(directory), state_directory=directory)
     typer.echo(status_json(view) if as_json else status_text(view, now=time.time()))
     raise typer.Exit(0 if view.healthy else 1)
 
@@ -173,14 +190,17 @@ def logs(
     """Print the last lines of a process's log."""
     from vdisagg.cluster.record import state_root
     from vdisagg.launch.logs import find_process
+    from vdisagg.launch.nodes import Nodes
 
-    found = find_process(state_root() / _chosen(None, name), process)
-    runner = _runner_for(found.node)
-    try:
-        for line in runner.follow(found, lines) if follow else runner.tail(found, lines):
-            typer.echo(line)
-    except KeyboardInterrupt:  # how one ends following
-        raise typer.Exit(0) from None
+    directory = state_root() / _chosen(None, name)
+    plan, found = find_process(directory, process)
+    with Nodes(plan, directory) as nodes:
+        runner = nodes(found.node)
+        try:
+            for line in runner.follow(found, lines) if follow else runner.tail(found, lines):
+                typer.echo(line)
+        except KeyboardInterrupt:  # how one ends following
+            raise typer.Exit(0) from None
 
 
 @app.command(epilog="Example: vdisagg events --json")
@@ -300,11 +320,33 @@ def _listed(names: list[str]) -> str:
     return ", ".join(names) or "none"
 
 
-def _runner_for(node: str) -> Runner:
-    """The runner of a node; all nodes are this machine as yet."""
-    from vdisagg.launch.local import LocalRunner
+def _nodes_of(directory: Path) -> Nodes:
+    """The nodes of the cluster that is recorded in a state directory; none where nothing is."""
+    from vdisagg.cluster.record import read
+    from vdisagg.launch.nodes import Nodes
 
-    return LocalRunner()
+    recorded = read(directory)
+    return Nodes(recorded.plan if recorded is not None else None, directory)
+
+
+def _find_and_end(file: Path) -> DownResult:
+    """End what is recorded of FILE's cluster, if anything, and then what is found of it on its nodes."""
+    from vdisagg.cluster.record import state_directory
+    from vdisagg.launch.down import down as take_down
+    from vdisagg.launch.down import down_found
+    from vdisagg.launch.here import here_for
+    from vdisagg.launch.nodes import Nodes
+    from vdisagg.plan.make import make_plan
+    from vdisagg.topology.load import load
+
+    topology = load(file)
+    plan = make_plan(topology, here_for(topology), file=file.absolute())
+    directory = state_directory(plan.name)
+    with _nodes_of(directory) as nodes:
+        known = take_down(nodes, state_directory=directory, say=_say_on_stderr)
+    with Nodes(plan, directory) as nodes:
+        found = down_found(plan, nodes, state_directory=directory, say=_say_on_stderr)
+    return known.and_also(found)
 
 
 def _say_on_stderr(text: str) -> None:

@@ -10,7 +10,7 @@ from vdisagg.cluster.admin import FrontState, InstanceStatus, LinkStatus, Totals
 from vdisagg.cluster.record import Holder
 from vdisagg.plan.model import Kind
 
-ProcessState = Literal["never", "running", "exited", "gone"]
+ProcessState = Literal["never", "running", "exited", "gone", "unreachable"]
 Phase = Literal["absent", "starting", "interrupted", "stopping", "up"]
 """absent: no record. starting: an up is at work. interrupted: an up ended half-way and nobody is
 at work. stopping: a down is at work."""
@@ -20,7 +20,7 @@ class Observation(msgspec.Struct, frozen=True):
     """One process as its guard's files and /proc show it.
 
     never: nothing was started. exited: its code or signal is known. gone: it is not alive and no
-    guard lived to see how it ended.
+    guard lived to see how it ended. unreachable: its node did not answer, so nothing is known.
     """
 
     state: ProcessState
@@ -33,6 +33,8 @@ class Observation(msgspec.Struct, frozen=True):
     guard_alive: bool = False
     members: tuple[int, ...] = ()
     """Living processes of its session or group, the leader first if it lives."""
+    reason: str = ""
+    """Why its node did not answer."""
 
     @property
     def how_it_ended(self) -> str:
@@ -41,6 +43,8 @@ class Observation(msgspec.Struct, frozen=True):
             return f"exit code {self.code}" if self.code is not None else f"signal {self.signal}"
         if self.state == "gone":
             return "gone, and its guard with it"
+        if self.state == "unreachable":
+            return f"not to be reached: {self.reason}"
         return ""
 
 
@@ -81,6 +85,15 @@ class DownResult(msgspec.Struct, frozen=True):
     ended: dict[str, tuple[int, ...]]
     """Pids that were ended, by process."""
     log_files: dict[str, str]
+
+    def and_also(self, other: DownResult) -> DownResult:
+        """Both together."""
+        return DownResult(
+            self.name,
+            ran=self.ran or other.ran,
+            ended={**self.ended, **other.ended},
+            log_files={**self.log_files, **other.log_files},
+        )
 
 
 class ProcessView(msgspec.Struct, frozen=True):

@@ -11,14 +11,22 @@ from vdisagg.plan.model import Plan
 
 
 class ProcessWatch:
-    """The instances' process directories, looked at on demand.
+    """The process directories of instances on this machine, looked at on demand.
+
+    Of other nodes' instances the controller hears on their sockets alone.
 
     `since`: Unix time at which this run of the cluster began. What was written before is the last
     run's, not yet cleared away.
     """
 
     def __init__(self, plan: Plan, *, since: float) -> None:
-        self._directories = {i.name: Path(i.process.directory) for i in plan.instances}
+        machine = {node.name: node.ssh for node in plan.nodes}
+        here = machine.get(plan.controller.node)
+        self._directories = {
+            i.name: Path(i.process.directory).expanduser()
+            for i in plan.instances
+            if machine.get(i.process.node) == here
+        }
         self._since = since
         self._waiting = set(self._directories)
 

@@ -1,27 +1,31 @@
-"""Takes a cluster down: ends what its record names, and nothing else; any number of times."""
+"""Takes a cluster down: ends what its record names, or what marks on its nodes say, and nothing else."""
 
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 from vdisagg.cluster import record
 from vdisagg.cluster.admin import SOCKET_NAME
 from vdisagg.cluster.snapshot import DownResult
 from vdisagg.errors import Failure
-from vdisagg.launch.ending import end_processes
+from vdisagg.launch.background import at_once
+from vdisagg.launch.ending import Ended, end_processes
 from vdisagg.launch.interrupt import Interrupt
 from vdisagg.launch.sight import log_files
+from vdisagg.plan.model import Process
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from vdisagg.launch.runner import Runner
+    from vdisagg.launch.runner import Found, RunnerFor
+    from vdisagg.plan.model import Plan
 
 
 def down(
-    runner_for: Callable[[str], Runner],
+    runner_for: RunnerFor,
     *,
     state_directory: Path,
     say: Callable[[str], None],
@@ -43,16 +47,90 @@ def down(
             return DownResult(name, ran=False, ended={}, log_files={})
         plan = recorded.plan
         ended = end_processes(plan.processes(), runner_for, plan.timeouts.stop_s)
-        if ended.faults:
-            raise Failure(
-                "\n".join(
-                    (
-                        f"cluster {name} is not down:",
-                        *ended.faults,
-                        f"next: look at these processes, then `vdisagg down --name {name}` again",
-                    )
-                )
-            )
+        _refuse_faults(name, ended)
         record.remove(state_directory)
         (state_directory / SOCKET_NAME).unlink(missing_ok=True)  # a killed controller leaves it
         return DownResult(name, ran=True, ended=ended.pids, log_files=log_files(plan))
+
+
+def down_found(
+    plan: Plan,
+    runner_for: RunnerFor,
+    *,
+    state_directory: Path,
+    say: Callable[[str], None],
+    now: Callable[[], float] = time.time,
+) -> DownResult:
+    """End whatever runs under the plan's name on its nodes, found by the marks that guards leave.
+
+    For a run whose record is lost, on this machine or another. Raises ClusterBusy, and Failure that
+    names every node that could not be searched and whatever would not end.
+    """
+    with (
+        Interrupt(say) as interrupt,
+        record.Lock(state_directory, f"vdisagg down --find {plan.topology_file}", clock=now),
+    ):
+        interrupt.undoing()
+        found, unsearched = _search(plan, runner_for, say)
+        ended = end_processes(found, runner_for, plan.timeouts.stop_s)
+        _refuse_faults(plan.name, Ended(ended.pids, (*unsearched, *ended.faults)))
+        there = {p.name: f"{p.directory}/{record.LOG_FILE}" for p in found if ended.pids[p.name]}
+        pids = {name: ended.pids[name] for name in there}
+        return DownResult(plan.name, ran=bool(there), ended=pids, log_files=there)
+
+
+def _search(
+    plan: Plan, runner_for: RunnerFor, say: Callable[[str], None]
+) -> tuple[list[Process], list[str]]:
+    """What there is of the cluster on the plan's nodes, and the nodes that could not be searched."""
+    here = [node.name for node in plan.nodes if node.ssh is None]  # one machine, whatever its names
+    folders: dict[str, dict[str, None]] = {}
+    for node, folder in (
+        *((node.name, f"{node.work_directory.rstrip('/')}/{plan.name}") for node in plan.nodes),
+        *((process.node, process.directory.rpartition("/")[0]) for process in plan.processes()),
+    ):
+        folders.setdefault(here[0] if node in here else node, {})[folder] = None
+    searched = at_once(
+        {name: partial(_find, runner_for, name, tuple(there)) for name, there in folders.items()}
+    )
+    processes: dict[tuple[str, str], Process] = {}
+    unsearched = []
+    for node, outcome in searched.items():
+        if isinstance(outcome, Failure):
+            unsearched.append(f"not searched: {node}; {outcome}")
+            continue
+        for one in outcome:
+            if one.living and one.mark is not None:
+                by = f"{one.mark.host} (record: {one.mark.state_directory})"
+                say(f"found on {node}: {one.name}, pids {list(one.living)}, launched from {by}")
+            elif one.living:
+                say(f"found on {node}: {one.name}, pids {list(one.living)}")
+            processes[node, one.directory] = Process(
+                name=f"{one.name} on {node}",
+                kind=one.kind or "prefill",  # of unknown ones none has to be ended first or last
+                node=node,
+                argv=(),
+                env={},
+                directory=one.directory,
+            )
+    return list(processes.values()), unsearched
+
+
+def _find(runner_for: RunnerFor, node: str, folders: Sequence[str]) -> list[Found]:
+    try:
+        return runner_for(node).find(folders)
+    except OSError as exc:
+        raise Failure(f"{exc.filename}: {exc.strerror}") from exc
+
+
+def _refuse_faults(name: str, ended: Ended) -> None:
+    if ended.faults:
+        raise Failure(
+            "\n".join(
+                (
+                    f"cluster {name} is not down:",
+                    *(f"  {fault}" for fault in ended.faults),
+                    "next: mend that, then the same command again: it goes on with what is left",
+                )
+            )
+        )

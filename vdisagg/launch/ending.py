@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from vdisagg.errors import Failure
+from vdisagg.errors import Failure, LaunchFailed
+from vdisagg.launch.background import at_once
+from vdisagg.launch.sight import by_node
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
-    from vdisagg.launch.runner import Runner
+    from vdisagg.launch.runner import RunnerFor
     from vdisagg.plan.model import Kind, Process
 
-ORDER: tuple[tuple[Kind, ...], ...] = (("front_end",), ("prefill", "decode"), ("controller",))
+ORDER: tuple[tuple[Kind, ...], ...] = (
+    ("front_end",),
+    ("prefill", "decode"),
+    ("tunnel", "controller"),
+)
 """No new requests first; then the engines, all at once; who watches them goes last."""
 
 
@@ -28,41 +34,55 @@ class Ended(msgspec.Struct, frozen=True):
     """What is left, and why; empty when nothing is."""
 
 
-def end_processes(
-    processes: Iterable[Process], runner_for: Callable[[str], Runner], grace_s: float
-) -> Ended:
+def end_processes(processes: Iterable[Process], runner_for: RunnerFor, grace_s: float) -> Ended:
     """TERM, grace, KILL for every process given and its group; returns once nothing is left, or
-    says what is."""
-    by_kind: dict[Kind, list[Process]] = {}
-    for process in processes:
-        by_kind.setdefault(process.kind, []).append(process)
+    says what is.
+
+    A node that can't be reached holds up none of the others, and is tried once.
+    """
+    waiting = list(processes)
     pids: dict[str, tuple[int, ...]] = {}
     faults: list[str] = []
+    lost: dict[str, str] = {}
+    """Why a node can't be asked, by its name."""
     for kinds in ORDER:
-        together = [process for kind in kinds for process in by_kind.get(kind, [])]
-        if not together:
-            continue
-        with ThreadPoolExecutor(max_workers=len(together)) as pool:
-            tried = pool.map(lambda process: _end(process, runner_for, grace_s), together)
-            for process, (ended, fault) in zip(together, tried, strict=True):
+        now = by_node(p for p in waiting if p.kind in kinds and p.node not in lost)
+        work = {
+            node: partial(_end, together, runner_for, grace_s) for node, together in now.items()
+        }
+        for node, outcome in at_once(work).items():
+            if isinstance(outcome, LaunchFailed):  # the node answers: what else is there is tried
+                faults.append(f"{_names(now[node])} on {node}: {outcome}")
+                continue
+            if isinstance(outcome, Failure):
+                lost[node] = str(outcome)
+                continue
+            for process, (ended, left) in zip(now[node], outcome, strict=True):
                 pids[process.name] = ended
-                faults.extend([fault] if fault else [])
+                if left:
+                    where = f"{process.name} on {node}"
+                    faults.append(f"{where}: pids {list(left)} do not end, even by KILL")
+    for node, reason in lost.items():
+        there = [p for p in waiting if p.node == node and p.name not in pids]
+        faults.append(f"left on {node}: {_names(there)}; {reason}")
     return Ended(pids, tuple(faults))
 
 
+def _names(processes: Iterable[Process]) -> str:
+    return ", ".join(process.name for process in processes)
+
+
 def _end(
-    process: Process, runner_for: Callable[[str], Runner], grace_s: float
-) -> tuple[tuple[int, ...], str]:
+    processes: list[Process], runner_for: RunnerFor, grace_s: float
+) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """For each: the pids that were ended, and those that are left."""
     try:
-        runner = runner_for(process.node)
-        stopped = runner.stop(process, grace_s)
-        seen = runner.observe(process)
-    except Failure as exc:
-        return (), f"{process.name} on {process.node}: {exc}"
+        runner = runner_for(processes[0].node)
+        stopped = runner.stop_all(processes, grace_s)
+        seen = runner.observe_all(processes)
     except OSError as exc:
-        return (), f"{process.name} on {process.node}: {exc.filename}: {exc.strerror}"
-    left = sorted({*stopped.left, *seen.members})
-    fault = (
-        f"{process.name} on {process.node}: pids {left} do not end, even by KILL" if left else ""
-    )
-    return stopped.ended, fault
+        raise LaunchFailed(f"{exc.filename}: {exc.strerror}") from exc
+    return [
+        (done.ended, tuple(sorted({*done.left, *after.members})))
+        for done, after in zip(stopped, seen, strict=True)
+    ]

@@ -1,11 +1,14 @@
 """The guard: starts one process, keeps its log, pid and exit code, and ends its whole group.
 
 This one file is all of ours that runs beside a stock process. It is copied to nodes, so it knows
-only the standard library and Python 3.8. Each subcommand prints one JSON object between markers:
+only the standard library and Python 3.8. Each subcommand prints one JSON value between markers, an
+object with `error` where it fails. Directories may begin with `~/`, the home of who runs it:
 
-    guard.py start DIRECTORY    the job comes as JSON on stdin (see `run_start`)
-    guard.py observe DIRECTORY
-    guard.py stop DIRECTORY GRACE_S
+    guard.py ticket DIRECTORY           allows one start; prints the ticket
+    guard.py start DIRECTORY            the job comes as JSON on stdin (see `run_start`)
+    guard.py observe DIRECTORY…         prints a list, one for each
+    guard.py stop GRACE_S DIRECTORY…    prints a list, one for each
+    guard.py find FOLDER…               what was started in directories of these folders
 
 A process is known by its pid together with its start time in clock ticks since boot and the boot's
 id: a recycled pid never matches. What belongs to it is every process of its session or process
@@ -31,6 +34,7 @@ if TYPE_CHECKING:  # not at run time: Python 3.8 has no dict[…]
 
     Value = dict[str, Any]  # an object as JSON has it
     Living = Callable[[], list[int]]
+    Table = dict[int, Value]  # what read_stat says, by pid
 
 PROCESS_FILE = "process.json"
 EXIT_FILE = "exit.json"
@@ -39,6 +43,7 @@ OLD_LOG_FILE = "log.1"
 TICKET_FILE = "ticket"
 LOCK_FILE = "lock"
 GUARD_LOG_FILE = "guard.log"
+SWITCHES_DIRECTORY = "switches"
 BEGIN = "<<<vdisagg-guard "
 END = " vdisagg-guard>>>"
 
@@ -98,17 +103,25 @@ def is_alive(pid: int, start_ticks: int) -> bool:
     return stat is not None and stat["start_ticks"] == start_ticks and not is_over(pid, stat)
 
 
-def members_of(pid: int, start_ticks: int) -> list[int]:
-    """Living processes of the session or group that process `pid` leads or led, leader first."""
+def read_table() -> Table:
+    """Every process of the machine at this moment."""
+    with os.scandir("/proc") as entries:
+        numbers = [int(entry.name) for entry in entries if entry.name.isdigit()]
+    stats = ((number, read_stat(number)) for number in numbers)
+    return {number: stat for number, stat in stats if stat is not None}
+
+
+def members_of(pid: int, start_ticks: int, table: Table | None = None) -> list[int]:
+    """Living processes of the session or group that process `pid` leads or led, leader first.
+
+    `table`: one look at the machine that serves for many processes.
+    """
     leader = read_stat(pid)
     if leader is not None and leader["start_ticks"] != start_ticks:
         return []  # the number can only be given out again once nobody of the old group is left
     found = []
-    with os.scandir("/proc") as entries:
-        numbers = [int(entry.name) for entry in entries if entry.name.isdigit()]
-    for other in numbers:
-        stat = read_stat(other)
-        if stat is None or pid not in (stat["session"], stat["group"]):
+    for other, stat in (read_table() if table is None else table).items():
+        if pid not in (stat["session"], stat["group"]):
             continue
         if stat["start_ticks"] >= start_ticks and not is_over(other, stat):
             found.append(other)
@@ -174,8 +187,10 @@ def issue_ticket(directory: Path) -> str:
 def run_start(directory: Path, job: Value, answer: Callable[[Value], None]) -> None:
     """Be the guard of one process: start it, `answer` the launcher, and stay until it has ended.
 
-    `job`: name, argv, env (added to our own environment), cwd, grace_s, and the ticket. Values of
-    `env` are written nowhere.
+    `job`: name, kind, argv, env (added to our own environment), cwd, grace_s, the ticket, the folder
+    that holds the switches (None for a process that takes up none), and the mark: who launches, for
+    those who find the process later. Values of `env` are written nowhere. A word of `argv`, and an
+    entry of PYTHONPATH, may begin with `~/`.
     """
     signals = {signal.SIGTERM, signal.SIGCHLD, signal.SIGINT, signal.SIGHUP}
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -186,6 +201,8 @@ def run_start(directory: Path, job: Value, answer: Callable[[Value], None]) -> N
         if ticket.get("ticket") != job["ticket"]:
             raise GuardError(f"{job['name']}: the launch was called off by a later command")
         refuse_second(directory, job)
+        if job.get("switches") is not None:
+            copy_switches(Path(job["switches"]), directory / SWITCHES_DIRECTORY)
         child = start_child(directory, job, unblocked)
         record = describe(child.pid, job)
         try:
@@ -209,6 +226,17 @@ def refuse_second(directory: Path, job: Value) -> None:
         )
 
 
+def copy_switches(source: Path, target: Path) -> None:
+    target.mkdir(mode=0o700, exist_ok=True)
+    for module in source.glob("*.py"):
+        (target / module.name).write_bytes(module.read_bytes())
+
+
+def at_home(word: str) -> str:
+    """As a shell would say it: `~/` is the home directory."""
+    return os.path.expanduser(word) if word.startswith("~/") else word  # noqa: PTH111  # words, not paths
+
+
 def start_child(directory: Path, job: Value, unblocked: set[Any]) -> subprocess.Popen[bytes]:
     log = directory / LOG_FILE
     if log.exists() and log.stat().st_size:
@@ -225,14 +253,17 @@ def start_child(directory: Path, job: Value, unblocked: set[Any]) -> subprocess.
 
     environment = dict(os.environ)
     environment.update(job["env"])
+    if "PYTHONPATH" in job["env"]:
+        entries = environment["PYTHONPATH"].split(os.pathsep)
+        environment["PYTHONPATH"] = os.pathsep.join(map(at_home, entries))
     with log.open("ab") as out:
         try:
             return subprocess.Popen(
-                job["argv"],
+                [at_home(word) for word in job["argv"]],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
-                cwd=job["cwd"],
+                cwd=at_home(job["cwd"]),
                 env=environment,
                 start_new_session=True,
                 preexec_fn=prepare,
@@ -242,7 +273,7 @@ def start_child(directory: Path, job: Value, unblocked: set[Any]) -> subprocess.
 
 
 def explain(job: Value, exc: OSError) -> str:
-    name, executable, cwd = job["name"], job["argv"][0], job["cwd"]
+    name, executable, cwd = job["name"], at_home(job["argv"][0]), at_home(job["cwd"])
     if exc.filename == cwd and cwd != executable:
         return f"{name}: cannot enter {cwd}: {exc.strerror}"
     if exc.errno == errno.ENOENT:
@@ -261,6 +292,8 @@ def describe(pid: int, job: Value) -> Value:
     assert guard is not None
     return {
         "name": job["name"],
+        "kind": job.get("kind"),
+        "mark": job.get("mark"),
         "pid": pid,
         "start_ticks": child["start_ticks"],
         "guard_pid": os.getpid(),
@@ -317,7 +350,13 @@ def reap_orphans() -> None:
 # observe and stop
 
 
-def observe(directory: Path) -> Value:
+def observe_all(directories: list[Path]) -> list[Value]:
+    """`observe` for each, with one look at the machine."""
+    table = read_table()
+    return [observe(directory, table) for directory in directories]
+
+
+def observe(directory: Path, table: Table | None = None) -> Value:
     """What there is to see of the process that was last started in `directory`.
 
     `state`: never (nothing was started), running, exited (code or signal known), gone (not alive,
@@ -340,7 +379,7 @@ def observe(directory: Path) -> Value:
     pid, start_ticks = written["pid"], written["start_ticks"]
     seen["pid"], seen["guard_pid"] = pid, written["guard_pid"]
     if written["boot_id"] == boot_id():
-        seen["members"] = members_of(pid, start_ticks)
+        seen["members"] = members_of(pid, start_ticks, table)
         seen["guard_alive"] = is_alive(written["guard_pid"], written["guard_start_ticks"])
     if pid in seen["members"]:
         seen["state"] = "running"
@@ -398,6 +437,14 @@ def wait_until_none(
         time.sleep(POLL_S)
 
 
+def stop_all(directories: list[Path], grace_s: float) -> list[Value]:
+    """`stop` for each, all at once, in their order."""
+    from concurrent.futures import ThreadPoolExecutor  # here: it takes as long as all else to load
+
+    with ThreadPoolExecutor(max_workers=max(1, len(directories))) as pool:
+        return list(pool.map(lambda directory: stop(directory, grace_s), directories))
+
+
 def stop(directory: Path, grace_s: float) -> Value:
     """End everything that was started in `directory` and is recorded there; do it any number of times.
 
@@ -425,12 +472,37 @@ def stop(directory: Path, grace_s: float) -> Value:
     return {"ended": ended, "left": left, "guard_killed": killed}
 
 
+def find(folders: list[Path]) -> list[Value]:
+    """What has been started, or may still be, in any directory of these folders, whoever asked for it.
+
+    Each is {"directory", "process": what process.json says or None, "members", "guard_alive"}.
+    """
+    table = read_table()
+    found = []
+    for folder in folders:
+        directories = sorted(folder.iterdir()) if folder.is_dir() else []
+        for directory in directories:
+            started = read_json(directory / PROCESS_FILE)
+            if started is None and not (directory / TICKET_FILE).exists():
+                continue
+            seen = observe(directory, table)
+            kept = {"process": started, "members": seen["members"]}
+            found.append({"directory": str(directory), "guard_alive": seen["guard_alive"], **kept})
+    return found
+
+
 # The command line
 
 
-def say(value: Value) -> None:
+def say(value: Value | list[Value]) -> None:
     sys.stdout.write(BEGIN + json.dumps(value) + END + "\n")
     sys.stdout.flush()
+
+
+def reason(exc: Exception) -> str:
+    if isinstance(exc, OSError) and exc.filename is not None:
+        return f"{exc.filename}: {exc.strerror}"
+    return str(exc)
 
 
 def daemonise(directory: Path) -> tuple[bool, int]:
@@ -450,6 +522,7 @@ def daemonise(directory: Path) -> tuple[bool, int]:
         os._exit(0)
     os.setpgid(0, 0)
     os.chdir("/")
+    close_inherited(writing)
     null = os.open(os.devnull, os.O_RDWR)
     log = os.open(directory / GUARD_LOG_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(null, 0)
@@ -458,6 +531,17 @@ def daemonise(directory: Path) -> tuple[bool, int]:
     os.close(null)
     os.close(log)
     return True, writing
+
+
+def close_inherited(kept: int) -> None:
+    """Close what came from whoever called us, but for stdin, stdout, stderr and the one to keep.
+
+    An SSH channel stays open as long as anybody holds an end of it.
+    """
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208  # names, not paths
+        if int(name) > 2 and int(name) != kept:
+            with contextlib.suppress(OSError):  # the one that listed them
+                os.close(int(name))
 
 
 def start_command(directory: Path) -> None:
@@ -484,21 +568,31 @@ def start_command(directory: Path) -> None:
         run_start(directory, job, lambda record: answer({"started": record}))
     except (GuardError, OSError) as exc:
         if answers.closed:
-            raise
-        answer({"error": str(exc)})
+            sys.stderr.write(f"{reason(exc)}\n")
+        else:
+            answer({"error": reason(exc)})
         sys.exit(1)
 
 
 def main(words: list[str]) -> None:
-    if len(words) == 2 and words[0] == "start":
-        start_command(Path(words[1]))
-    elif len(words) == 2 and words[0] == "observe":
-        say(observe(Path(words[1])))
-    elif len(words) == 3 and words[0] == "stop":
-        say(stop(Path(words[1]), float(words[2])))
+    command, places = (words[0] if words else ""), [Path(word).expanduser() for word in words[1:]]
+    if command == "start" and len(places) == 1:
+        start_command(places[0])
+    elif command == "ticket" and len(places) == 1:
+        say({"ticket": issue_ticket(places[0])})
+    elif command == "observe":
+        say(observe_all(places))
+    elif command == "stop" and places:
+        say(stop_all(places[1:], float(words[1])))
+    elif command == "find":
+        say(find(places))
     else:
-        sys.exit("usage: guard.py start|observe DIRECTORY, guard.py stop DIRECTORY GRACE_S")
+        sys.exit(__doc__)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    try:
+        main(sys.argv[1:])
+    except (GuardError, OSError) as exc:
+        say({"error": reason(exc)})
+        sys.exit(1)

@@ -3,95 +3,68 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import subprocess
 import sys
-import time
-from collections import deque
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from vdisagg.cluster.record import LOG_FILE, SWITCHES_DIRECTORY, Started
-from vdisagg.cluster.snapshot import Observation
 from vdisagg.errors import LaunchFailed
-from vdisagg.launch import guard, ports
-from vdisagg.launch.runner import Stopped
+from vdisagg.launch import answers, guard, logfile, ports
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from vdisagg.cluster.record import Started
+    from vdisagg.cluster.snapshot import Observation
+    from vdisagg.launch.runner import Found, Mark, Stopped
     from vdisagg.plan.model import Address, Process
 
 SWITCHES = Path(__file__).parent / "switches"
 START_LIMIT_S = 30.0  # a start takes 0.1 s; a machine that swaps may need longer
-FOLLOW_POLL_S = 0.2
-MOST_LINES = 1_000_000  # held in memory at once
 
 
 class LocalRunner:
     """Implements launch.runner.Runner for the machine that we run on."""
 
+    def __init__(self, mark: Mark | None = None) -> None:
+        self._mark = mark
+
     def start(self, process: Process, secrets: Mapping[str, str], grace_s: float) -> Started:
         directory = _directory(process)
         try:
             ticket = guard.issue_ticket(directory)
-            if process.switches:
-                switches = directory / SWITCHES_DIRECTORY
-                switches.mkdir(mode=0o700, exist_ok=True)
-                for module in SWITCHES.glob("*.py"):
-                    shutil.copyfile(module, switches / module.name)
         except OSError as exc:
             raise LaunchFailed(
                 f"{process.name}: {exc.filename}: {exc.strerror}; "
                 "next: make the directory writable, or set another in the topology"
             ) from exc
-        job = {
-            "name": process.name,
-            "argv": process.argv,
-            "env": {**process.env, **secrets},
-            "cwd": str(directory),
-            "grace_s": grace_s,
-            "ticket": ticket,
-        }
+        job = answers.job(process, secrets, grace_s, ticket, self._mark, str(SWITCHES))
         answer = _read_answer(process, _run_guard(process, json.dumps(job)))
         if "error" in answer:
             raise LaunchFailed(str(answer["error"]))
-        started = answer["started"]
-        assert isinstance(started, dict)
-        return Started(
-            directory=process.directory,
-            **{k: started[k] for k in Started.__struct_fields__ if k != "directory"},
-        )
+        return answers.started(process, answer["started"])
 
     def observe(self, process: Process) -> Observation:
-        seen = guard.observe(_directory(process))
-        seen.pop("process")
-        return Observation(**{**seen, "members": tuple(seen["members"])})
+        return self.observe_all([process])[0]
+
+    def observe_all(self, processes: Sequence[Process]) -> list[Observation]:
+        return [answers.observation(seen) for seen in guard.observe_all(_directories(processes))]
 
     def stop(self, process: Process, grace_s: float) -> Stopped:
-        done = guard.stop(_directory(process), grace_s)
-        return Stopped(ended=tuple(done["ended"]), left=tuple(done["left"]))
+        return self.stop_all([process], grace_s)[0]
+
+    def stop_all(self, processes: Sequence[Process], grace_s: float) -> list[Stopped]:
+        return [answers.stopped(done) for done in guard.stop_all(_directories(processes), grace_s)]
+
+    def find(self, folders: Sequence[str]) -> list[Found]:
+        found = guard.find([Path(folder).expanduser() for folder in folders])
+        return [answers.found(one) for one in found]
 
     def tail(self, process: Process, lines: int) -> list[str]:
-        try:
-            with (_directory(process) / LOG_FILE).open(errors="replace") as log:
-                return [line.rstrip("\n") for line in deque(log, maxlen=lines)]
-        except FileNotFoundError:
-            return []
+        return logfile.tail(_directory(process), lines)
 
     def follow(self, process: Process, lines: int) -> Iterator[str]:
-        path = _directory(process) / LOG_FILE
-        while True:
-            try:
-                log = path.open(errors="replace")
-            except FileNotFoundError:
-                lines = MOST_LINES  # a log that begins while we watch is shown from its first line
-                time.sleep(FOLLOW_POLL_S)
-                continue
-            with log:
-                yield from _lines_until_replaced(path, log, lines)
-            lines = MOST_LINES
+        return logfile.follow(_directory(process), lines)
 
     def busy_ports(self, addresses: Iterable[Address]) -> dict[Address, str]:
         return ports.busy(addresses)
@@ -99,6 +72,10 @@ class LocalRunner:
 
 def _directory(process: Process) -> Path:
     return Path(process.directory).expanduser()
+
+
+def _directories(processes: Sequence[Process]) -> list[Path]:
+    return [_directory(process) for process in processes]
 
 
 def _run_guard(process: Process, job: str) -> str:
@@ -122,36 +99,8 @@ def _run_guard(process: Process, job: str) -> str:
     return done.stdout
 
 
-def _read_answer(process: Process, output: str) -> dict[str, object]:
+def _read_answer(process: Process, output: str) -> dict[str, Any]:
     text = output.partition(guard.BEGIN)[2].partition(guard.END)[0]
     answer = json.loads(text)
     assert isinstance(answer, dict), f"the guard of {process.name} said {text!r}"
     return answer
-
-
-def _lines_until_replaced(path: Path, log: IO[str], lines: int) -> Iterator[str]:
-    """The last whole lines, then more as they come, until another file has taken the log's place."""
-    own = os.fstat(log.fileno()).st_ino
-    begun = ""
-    last: deque[str] = deque(maxlen=min(lines, MOST_LINES))
-    while True:
-        replaced = _inode(path) != own  # asked before reading: what came until then is still read
-        for piece in iter(log.readline, ""):
-            begun += piece
-            if begun.endswith("\n"):
-                last.append(begun.rstrip("\n"))
-                begun = ""
-        yield from last
-        last = deque()
-        if replaced:
-            if begun:
-                yield begun
-            return
-        time.sleep(FOLLOW_POLL_S)
-
-
-def _inode(path: Path) -> int | None:
-    try:
-        return path.stat().st_ino
-    except FileNotFoundError:
-        return None

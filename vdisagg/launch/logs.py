@@ -11,11 +11,11 @@ from vdisagg.errors import UsageError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from vdisagg.plan.model import Process
+    from vdisagg.plan.model import Plan, Process
 
 
-def find_process(state_directory: Path, name: str) -> Process:
-    """The recorded process of that name.
+def find_process(state_directory: Path, name: str) -> tuple[Plan, Process]:
+    """The recorded process of that name, and the plan that it belongs to.
 
     Raises UsageError that lists the valid names, or says that nothing is recorded.
     """
@@ -30,4 +30,4 @@ def find_process(state_directory: Path, name: str) -> Process:
         near = get_close_matches(name, processes, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise UsageError(f"no process is named {name!r}; there are: {', '.join(processes)}{hint}")
-    return processes[name]
+    return recorded.plan, processes[name]

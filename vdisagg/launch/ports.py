@@ -1,23 +1,42 @@
-"""Which ports of this machine are taken, and by whom. A test bind is the judge."""
+"""Which ports of a machine are taken, and by whom. A test bind is the judge.
+
+As a module for this machine, copied as a file to nodes. Like the guard it knows only the standard
+library and Python 3.8:
+
+    ports.py    reads [[host, port], …] as JSON on stdin, prints [[host, port, who or why], …] of those
+                that can't be bound
+"""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import json
+import os
 import socket
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Hashable, Iterable, Iterator
+    from typing import Protocol, TypeVar
 
-    from vdisagg.plan.model import Address
+    class Address(Hashable, Protocol):
+        """As plan.model.Address, which is not on nodes."""
+
+        @property
+        def host(self) -> str: ...
+        @property
+        def port(self) -> int: ...
+
+    AnyAddress = TypeVar("AnyAddress", bound=Address)
 
 LISTEN = "0A"  # tcp_states.h
 UNKNOWN = "unknown, perhaps another user's process"
 
 
-def busy(addresses: Iterable[Address]) -> dict[Address, str]:
+def busy(addresses: Iterable[AnyAddress]) -> dict[AnyAddress, str]:
     """Which of the addresses cannot be bound here: who holds each, or the system's reason."""
     refused = {a: reason for a in addresses if (reason := _why_not(a)) is not None}
     return {a: _owner(a.port) if reason == "" else reason for a, reason in refused.items()}
@@ -85,7 +104,7 @@ def _open_sockets() -> Iterator[tuple[int, str]]:
             continue
         for descriptor in descriptors:
             with contextlib.suppress(OSError):  # closed meanwhile
-                link = str(descriptor.readlink())
+                link = os.readlink(descriptor)  # noqa: PTH115  # Path.readlink came with 3.9
                 if link.startswith("socket:"):
                     yield int(entry.name), link
 
@@ -99,3 +118,13 @@ def command_of(pid: int) -> str:
     except OSError:
         return "gone meanwhile"
     return text if len(text) <= 80 else text[:77] + "…"
+
+
+class _HostPort(NamedTuple):
+    host: str
+    port: int
+
+
+if __name__ == "__main__":
+    asked = [_HostPort(host, port) for host, port in json.load(sys.stdin)]
+    print(json.dumps([[host, port, who] for (host, port), who in busy(asked).items()]))

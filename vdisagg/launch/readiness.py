@@ -66,8 +66,18 @@ def _stage(plan: Plan, name: str, seen: Sighting) -> tuple[str, str]:
     observation = seen.observations.get(name)
     if observation is None or observation.state == "never":
         return "launching", ""
+    if observation.state == "unreachable":
+        stage, detail = _stage_of_running(plan, name, seen)
+        return ("unreachable", observation.reason) if stage == "loading" else (stage, detail)
     if observation.state != "running":
         return "dead", observation.how_it_ended
+    return _stage_of_running(plan, name, seen)
+
+
+def _stage_of_running(plan: Plan, name: str, seen: Sighting) -> tuple[str, str]:
+    """What the controller and the front end make of a process that runs, as far as is known."""
+    if name in {tunnel.name for tunnel in plan.tunnels}:
+        return "ready", ""  # engines that come through it are the proof
     if name == plan.controller.name:
         return ("ready", "") if seen.controller is not None else ("loading", "")
     if seen.controller is None:

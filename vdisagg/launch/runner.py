@@ -6,12 +6,27 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from vdisagg.plan.model import Kind
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from vdisagg.cluster.record import Started
     from vdisagg.cluster.snapshot import Observation
     from vdisagg.plan.model import Address, Process
+
+    RunnerFor = Callable[[str], "Runner"]
+    """The runner of a node, by the node's name."""
+
+
+class Mark(msgspec.Struct, frozen=True):
+    """Who launches. It stands in every process's directory, for those who have lost the record."""
+
+    cluster: str
+    host: str
+    """The machine whose `vdisagg up` it was."""
+    state_directory: str
+    """There, where the record was."""
 
 
 class Stopped(msgspec.Struct, frozen=True):
@@ -20,6 +35,18 @@ class Stopped(msgspec.Struct, frozen=True):
     ended: tuple[int, ...]
     left: tuple[int, ...] = ()
     """Pids that even KILL did not end (stuck in the kernel)."""
+
+
+class Found(msgspec.Struct, frozen=True):
+    """A process's directory as it was found on a node, whoever launched it."""
+
+    directory: str
+    name: str
+    kind: Kind | None
+    """None where nothing has been started yet, or by a version that did not say."""
+    mark: Mark | None
+    living: tuple[int, ...]
+    """Pids of its group."""
 
 
 class Runner(Protocol):
@@ -38,11 +65,20 @@ class Runner(Protocol):
     def observe(self, process: Process) -> Observation:
         """What there is to see of the process that was last started in `process.directory`."""
 
+    def observe_all(self, processes: Sequence[Process]) -> list[Observation]:
+        """`observe` for each, in one go."""
+
     def stop(self, process: Process, grace_s: float) -> Stopped:
         """TERM to the whole group, KILL after the grace time, its guard too; idempotent.
 
         Also calls off a start that is still under way.
         """
+
+    def stop_all(self, processes: Sequence[Process], grace_s: float) -> list[Stopped]:
+        """`stop` for each, all at once."""
+
+    def find(self, folders: Sequence[str]) -> list[Found]:
+        """What was started in any directory of these folders and may still live."""
 
     def tail(self, process: Process, lines: int) -> list[str]:
         """The last lines of the process's log; empty when there is none."""

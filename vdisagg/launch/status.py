@@ -8,21 +8,22 @@ from typing import TYPE_CHECKING
 
 from vdisagg.cluster import record
 from vdisagg.cluster.snapshot import ClusterView, Observation, Phase, ProcessView
-from vdisagg.launch.sight import ask_controller, log_files, observe_all
+from vdisagg.launch.sight import ask_controller, log_files, observe_all, unreachable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from vdisagg.cluster.admin import ControllerStatus, InstanceStatus
     from vdisagg.cluster.record import Holder, Record
-    from vdisagg.launch.runner import Runner
+    from vdisagg.launch.runner import RunnerFor
     from vdisagg.plan.model import Plan, Process
 
 ADMIN_LIMIT_S = 1.0  # a living controller answers in milliseconds
+NODES_LIMIT_S = 3.0  # connecting included; people wait for the answer
 
 
 def status(
-    runner_for: Callable[[str], Runner],
+    runner_for: RunnerFor,
     *,
     state_directory: Path,
     now: Callable[[], float] = time.time,
@@ -38,7 +39,7 @@ def status(
         at_work = f"{holder} is at work on it" if holder else "nothing runs"
         return ClusterView(name, "absent", False, (at_work,), str(state_directory), holder=holder)
     plan = recorded.plan
-    observations = observe_all(plan, runner_for)
+    observations = observe_all(plan, runner_for, limit_s=NODES_LIMIT_S)
     controller, silence = ask_controller(state_directory, timeout_s=ADMIN_LIMIT_S)
     phase = _phase(recorded, holder)
     problems = [
@@ -92,13 +93,13 @@ def _phase_problems(recorded: Record, phase: Phase, holder: Holder | None, now: 
 
 def _process_problems(plan: Plan, observations: dict[str, Observation]) -> list[str]:
     logs = log_files(plan)
-    problems = []
+    problems = unreachable(plan, observations)
     for name, seen in observations.items():
         if seen.state == "running" and not seen.guard_alive:
             problems.append(f"{name}: its guard (pid {seen.guard_pid}) is gone; it runs on")
         elif seen.state == "never":
             problems.append(f"{name}: not started")
-        elif seen.state != "running":
+        elif seen.state not in ("running", "unreachable"):
             rest = f"; of its group live on: {list(seen.members)}" if seen.members else ""
             problems.append(f"{name}: {seen.how_it_ended}{rest}; its log: {logs[name]}")
     return problems
@@ -136,7 +137,9 @@ def _process_view(
         observation=seen,
         log=str(Path(process.directory) / record.LOG_FILE),
         since=instance.since if instance is not None else None,
-        detail=seen.how_it_ended or (instance.reason if instance is not None else ""),
+        detail=seen.reason
+        or seen.how_it_ended
+        or (instance.reason if instance is not None else ""),
         instance=instance,
     )
 

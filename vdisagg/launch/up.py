@@ -7,7 +7,9 @@ whoever comes after a `kill -9` of this command finds everything that it may hav
 from __future__ import annotations
 
 import os
+import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Literal, Protocol
 
 import msgspec
@@ -15,23 +17,33 @@ import msgspec
 from vdisagg.cluster import record
 from vdisagg.cluster.record import Record
 from vdisagg.cluster.snapshot import Observation, Progress, UpResult
-from vdisagg.errors import Failure, LaunchFailed, PlanConflict
+from vdisagg.errors import Failure, Interrupted, LaunchFailed, PlanConflict
+from vdisagg.launch.background import at_once, failures
 from vdisagg.launch.ending import end_processes
 from vdisagg.launch.interrupt import Interrupt
 from vdisagg.launch.readiness import Casualty, Sighting, casualty, progress
 from vdisagg.launch.secrets import read_secrets
-from vdisagg.launch.sight import ask_controller, is_healthy, log_files, observe_all
+from vdisagg.launch.sight import (
+    Lookout,
+    ask_controller,
+    by_node,
+    is_healthy,
+    log_files,
+    observe_all,
+    unreachable,
+)
 from vdisagg.plan.compare import differences
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from vdisagg.launch.runner import Runner
-    from vdisagg.plan.model import Plan, Process
+    from vdisagg.launch.runner import RunnerFor
+    from vdisagg.plan.model import Address, Plan, Process
 
 POLL_S = 0.2
 LAST_LINES = 20
+UNREACHABLE_LIMIT_S = 60.0  # a cut that heals is over by then; the controller may hear of the rest
 API_KEY = "VLLM_API_KEY"  # where the stock API server takes its key from
 
 
@@ -47,10 +59,11 @@ class Report(Protocol):
 
 def up(
     plan: Plan,
-    runner_for: Callable[[str], Runner],
+    runner_for: RunnerFor,
     *,
     state_directory: Path,
     report: Report,
+    runners_of: Callable[[Plan], RunnerFor] | None = None,
     environment: Mapping[str, str] = os.environ,
     clock: Callable[[], float] = time.monotonic,
     now: Callable[[], float] = time.time,
@@ -58,15 +71,15 @@ def up(
     """Bring the planned cluster up and return once it serves; or adopt an interrupted up of it.
 
     Raises ClusterBusy, PlanConflict, UsageError (a secret is missing), LaunchFailed, Interrupted,
-    and Failure when another topology runs under this name or the running cluster has a casualty.
-    Whatever it raises, what this call started has been ended again.
+    and Failure when another topology runs under this name, the running cluster has a casualty, or a
+    node cannot be reached. `runners_of`: for a recorded plan, whose nodes may be others. Whatever it raises, what this call started has been ended again.
     """
     with (
         Interrupt(report.say) as interrupt,
         record.Lock(state_directory, f"vdisagg up {plan.topology_file}", clock=now),
     ):
         begun = clock()
-        earlier = _living_record(plan, runner_for, state_directory, report)
+        earlier = _living_record(plan, runner_for, runners_of, state_directory, report)
         if earlier is not None and earlier.phase == "up":
             return _result(earlier.plan, state_directory, already=True, elapsed_s=0.0)
         launch = _Launch(earlier, plan, runner_for, state_directory, report, interrupt, clock, now)
@@ -89,15 +102,22 @@ def up(
 
 
 def _living_record(
-    plan: Plan, runner_for: Callable[[str], Runner], state_directory: Path, report: Report
+    plan: Plan,
+    runner_for: RunnerFor,
+    runners_of: Callable[[Plan], RunnerFor] | None,
+    state_directory: Path,
+    report: Report,
 ) -> Record | None:
     """The record of what runs, fit to be said "is up" of or to be adopted; None to start afresh."""
     earlier = record.read(state_directory)
     if earlier is None:
         return None
     name = earlier.plan.name
-    observations = observe_all(earlier.plan, runner_for)
-    if not any(seen.members for seen in observations.values()):
+    observations = observe_all(
+        earlier.plan, runner_for if runners_of is None else runners_of(earlier.plan)
+    )
+    lost = unreachable(earlier.plan, observations)
+    if not lost and not any(seen.members for seen in observations.values()):
         report.say(f"nothing of the last run of {name} is left; starting afresh")
         record.remove(state_directory)
         return None
@@ -114,6 +134,16 @@ def _living_record(
         )
     if earlier.phase == "up":
         _refuse_casualties(earlier, observations)
+    elif lost:
+        raise Failure(
+            "\n".join(
+                (
+                    f"what an earlier up of cluster {name} left cannot be seen:",
+                    *(f"  {line}" for line in lost),
+                    f"next: up again once these nodes answer, or `vdisagg down --name {name}`",
+                )
+            )
+        )
     return earlier
 
 
@@ -158,6 +188,14 @@ def _result(
     )
 
 
+def _raise_all(failed: Sequence[Failure]) -> None:
+    """Raise the failures of all nodes as one error; nothing when there are none."""
+    if len(failed) == 1 or any(isinstance(failure, Interrupted) for failure in failed):
+        raise failed[0]
+    if failed:
+        raise LaunchFailed("\n".join(map(str, failed)))
+
+
 class _Launch:
     """One up at work: what it has adopted, what it has started, and how to undo the latter."""
 
@@ -165,7 +203,7 @@ class _Launch:
         self,
         earlier: Record | None,
         plan: Plan,
-        runner_for: Callable[[str], Runner],
+        runner_for: RunnerFor,
         state_directory: Path,
         report: Report,
         interrupt: Interrupt,
@@ -184,6 +222,10 @@ class _Launch:
         self._begun = clock()
         self._started_at: dict[str, float] = {}
         self._record = Record(self.plan, now(), os.getpid(), "starting", {})
+        self._recording = threading.Lock()
+        self._lookout = Lookout(self.plan, runner_for)
+        self._lost_at: dict[str, float] = {}
+        """Since when nothing has been heard of a process that is not ready either."""
         if earlier is not None:
             self._adopt(earlier)
 
@@ -205,28 +247,55 @@ class _Launch:
 
     def test_ports(self) -> None:
         """Raises PlanConflict that names every port that somebody else holds, and who."""
-        wanted = self.plan.ports()
-        own = {f"pid {pid} " for seen in self.adopted.values() for pid in seen.members}
-        busy = self._runner_for(self.plan.controller.node).busy_ports(wanted)
-        taken = [
-            f"{address} ({wanted[address]}) is taken: {who}"
-            for address, who in busy.items()
-            if not any(who.startswith(pid) for pid in own)
-        ]
+        asked = {
+            node: partial(self._taken_ports, node, self.plan.ports_of(node))
+            for node in by_node(self.plan.processes())
+        }
+        found = at_once(asked)
+        _raise_all(failures(found))
+        taken = [line for lines in found.values() if isinstance(lines, list) for line in lines]
         if taken:
             taken.append("next: end that process, or set other ports in the topology")
             raise PlanConflict("\n".join(taken))
 
+    def _taken_ports(self, node: str, wanted: dict[Address, str]) -> list[str]:
+        nodes = {process.name: process.node for process in self.plan.processes()}
+        own = {
+            f"pid {pid} "
+            for name, seen in self.adopted.items()
+            if nodes[name] == node
+            for pid in seen.members
+        }
+        return [
+            f"{address} ({wanted[address]}) is taken: {who}"
+            for address, who in self._runner_for(node).busy_ports(wanted).items()
+            if not any(who.startswith(pid) for pid in own)
+        ]
+
     def start_missing(self, secrets: dict[str, dict[str, str]]) -> None:
-        """Start what is not adopted, all at once; the record is on disk before the first."""
+        """Start what is not adopted, on all nodes at once; the record is on disk before the first.
+
+        What fails on one node does not hold up the others; all failures are raised as one.
+        """
         self.write("starting")
-        for process in self.plan.processes():
+        begun = self._clock()
+        self._started_at = {process.name: begun for process in self.plan.processes()}
+        work = {
+            node: partial(self._start_on_node, processes, secrets)
+            for node, processes in by_node(self.plan.processes()).items()
+        }
+        outcomes = at_once(work, tick=self._show_start)
+        self._interrupt.check()
+        _raise_all(failures(outcomes))
+
+    def _show_start(self) -> None:
+        self._look({})
+
+    def _start_on_node(self, processes: list[Process], secrets: dict[str, dict[str, str]]) -> None:
+        for process in processes:
             self._interrupt.check()
-            self._started_at[process.name] = self._clock()
             if process.name not in self.adopted:
                 self._start(process, secrets[process.name])
-            self._look({})
-        self._interrupt.check()
 
     def _start(self, process: Process, secrets: dict[str, str]) -> None:
         runner = self._runner_for(process.node)
@@ -236,17 +305,20 @@ class _Launch:
             # leader has died may live.
             runner.stop(process, grace_s)
         self._launched.append(process)  # before the start: undo must cover one that fails half-way
-        self._record.processes[process.name] = runner.start(process, secrets, grace_s)
-        self.write("starting")
+        started = runner.start(process, secrets, grace_s)
+        with self._recording:
+            self._record.processes[process.name] = started
+            self.write("starting")
 
     def wait_until_ready(self) -> None:
         """Raises LaunchFailed when a process dies, or the deadline passes."""
         deadline = self._begun + self.plan.timeouts.launch_s
         while True:
             self._interrupt.check()
-            entries, lost = self._look(observe_all(self.plan, self._runner_for))
+            entries, lost = self._look(self._lookout.look())
             if lost is not None:
                 raise LaunchFailed(self._obituary(lost))
+            self._refuse_lost(entries)
             if all(entry.done for entry in entries):
                 return
             if self._clock() >= deadline:
@@ -266,6 +338,18 @@ class _Launch:
         self._report.progress(entries)
         return entries, casualty(self.plan, seen)
 
+    def _refuse_lost(self, entries: list[Progress]) -> None:
+        """Raises LaunchFailed when a node has been silent for long, and its process to the controller
+        too. An engine that the controller hears needs no SSH to become ready."""
+        now = self._clock()
+        silent = {entry.name: entry.detail for entry in entries if entry.stage == "unreachable"}
+        self._lost_at = {name: self._lost_at.get(name, now) for name in silent}
+        if any(now - since >= UNREACHABLE_LIMIT_S for since in self._lost_at.values()):
+            lines = (f"{name}: unreachable: {reason}" for name, reason in silent.items())
+            raise LaunchFailed(
+                "\n".join((*lines, "next: mend the network or the node, then up again"))
+            )
+
     def _obituary(self, lost: Casualty) -> str:
         return f"{lost.name} died while starting: {lost.how}\n{self._last_words(lost.name)}"
 
@@ -281,8 +365,11 @@ class _Launch:
 
     def _last_words(self, name: str) -> str:
         process = next(p for p in self.plan.processes() if p.name == name)
-        tail = self._runner_for(process.node).tail(process, LAST_LINES)
         log = log_files(self.plan)[name]
+        try:
+            tail = self._runner_for(process.node).tail(process, LAST_LINES)
+        except Failure as exc:
+            return f"its log, {log} on {process.node}, cannot be read: {exc}"
         said = [f"  | {line}" for line in tail] or ["  (nothing)"]
         return "\n".join((f"the last lines of {log}:", *said, "next: mend that, then up again"))
 

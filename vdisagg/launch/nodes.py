@@ -1,0 +1,203 @@
+"""The runners of a plan's nodes: this machine, or one connection per node, made when first needed."""
+
+from __future__ import annotations
+
+import copy
+import socket
+import threading
+from typing import TYPE_CHECKING, Protocol
+
+from vdisagg.errors import Failure, Unreachable
+from vdisagg.launch.background import at_once, failures
+from vdisagg.launch.local import LocalRunner
+from vdisagg.launch.remote import RemoteRunner
+from vdisagg.launch.runner import Mark
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+    from types import TracebackType
+
+    from vdisagg.launch.remote import Completed, Connection
+    from vdisagg.launch.runner import Runner
+    from vdisagg.plan.model import Node, Plan, Ssh
+
+    class Closable(Connection, Protocol):
+        """A connection that somebody owns."""
+
+        def close(self) -> None:
+            """Let go of it."""
+
+    Connect = Callable[[str, Ssh, float], Closable]
+    """(node, how to reach it, limit in seconds) → an authenticated connection, or Unreachable."""
+
+CONNECT_LIMIT_S = 20.0
+
+
+def connect_by_ssh(node: str, ssh: Ssh, limit_s: float) -> Closable:
+    """The connections of real life."""
+    from vdisagg.launch.ssh.connect import connect  # here: it takes 0.2 s to load, and few need it
+
+    return connect(node, ssh, limit_s=limit_s)
+
+
+class Nodes:
+    """The runner of each node of a plan: `nodes(name)`. Close it, or use it with `with`."""
+
+    def __init__(
+        self,
+        plan: Plan | None,
+        state_directory: Path,
+        *,
+        connect_limit_s: float = CONNECT_LIMIT_S,
+        connect: Connect = connect_by_ssh,
+    ) -> None:
+        """`plan`: None where nothing is recorded, so that nothing will be asked for."""
+        self._mark = Mark(state_directory.name, socket.gethostname(), str(state_directory))
+        self._connect_limit_s = connect_limit_s
+        self._connect = connect
+        self._nodes = _by_name(plan)
+        self._reached = plan.ssh_nodes() if plan is not None else ()
+        self._local = LocalRunner(self._mark)
+        # By node, not by name: a recorded plan may mean another machine by the same name.
+        self._lines: dict[Node, Line] = {}
+        self._runners: dict[Node, Runner] = {}
+        self._making = threading.Lock()
+
+    def __call__(self, name: str) -> Runner:
+        """The runner of a node of the plan. Connects to nobody yet."""
+        node = self._nodes.get(name)
+        if node is None or node.ssh is None:
+            return self._local
+        with self._making:
+            if node not in self._runners:
+                self._runners[node] = RemoteRunner(self._line(node), node, self._mark)
+            return self._runners[node]
+
+    def of(self, plan: Plan) -> Nodes:
+        """The same for another plan of this cluster; connections are shared where nodes are equal."""
+        other = copy.copy(self)
+        other._nodes, other._reached = _by_name(plan), plan.ssh_nodes()
+        return other
+
+    def connection(self, name: str) -> Connection | None:
+        """The connection to a node, made when first used; None for this machine."""
+        node = self._nodes.get(name)
+        if node is None or node.ssh is None:
+            return None
+        with self._making:
+            return self._line(node)
+
+    def open_all(self) -> None:
+        """Connect to every node where something is to be launched, all at once.
+
+        Raises Failure that names every node that cannot be reached, and why.
+        """
+        lines = {}
+        with self._making:
+            for node in self._reached:
+                lines[node.name] = self._line(node).open
+        if failed := failures(at_once(lines)):
+            raise failed[0] if len(failed) == 1 else Unreachable("\n".join(map(str, failed)))
+
+    def close(self) -> None:
+        """Let go of all connections."""
+        with self._making:
+            for line in self._lines.values():
+                line.close()
+            self._lines.clear()
+            self._runners.clear()
+
+    def __enter__(self) -> Nodes:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _line(self, node: Node) -> Line:
+        if node not in self._lines:
+            ssh = node.ssh
+            assert ssh is not None
+            self._lines[node] = Line(lambda: self._connect(node.name, ssh, self._connect_limit_s))
+        return self._lines[node]
+
+
+def _by_name(plan: Plan | None) -> dict[str, Node]:
+    return {node.name: node for node in plan.nodes} if plan is not None else {}
+
+
+class Line:
+    """A connection that is made when it is first used, and made anew after it broke."""
+
+    def __init__(self, connect: Callable[[], Closable]) -> None:
+        self._connect = connect
+        self._current: Closable | None = None
+        self._dropped: list[Closable] = []
+        """Broken, yet other threads may still be using them; closed with the line."""
+        self._connecting = threading.Lock()
+        self._attempts = 0
+        self._last_failure = ""
+
+    def open(self) -> Closable:
+        """The connection, made if need be.
+
+        Raises Failure where it cannot be made. Who waits while another tries shares what comes of it.
+        """
+        attempts = self._attempts
+        with self._connecting:
+            if self._current is not None:
+                return self._current
+            if self._attempts != attempts and self._last_failure:
+                raise Unreachable(self._last_failure)
+            self._last_failure = ""
+            try:
+                self._current = self._connect()
+            except Failure as exc:
+                self._last_failure = str(exc)
+                raise
+            finally:
+                self._attempts += 1
+            return self._current
+
+    def run(self, words: Sequence[str], *, stdin: str = "", limit_s: float) -> Completed:
+        connection = self.open()
+        try:
+            return connection.run(words, stdin=stdin, limit_s=limit_s)
+        except Unreachable:
+            self._drop(connection)
+            raise
+
+    def put(self, path: str, content: bytes, *, mode: int = 0o600) -> None:
+        connection = self.open()
+        try:
+            connection.put(path, content, mode=mode)
+        except Unreachable:
+            self._drop(connection)
+            raise
+
+    def lines(self, words: Sequence[str]) -> Iterator[str]:
+        connection = self.open()
+        try:
+            yield from connection.lines(words)
+        except Unreachable:
+            self._drop(connection)
+            raise
+
+    def close(self) -> None:
+        """Let go of what there is."""
+        with self._connecting:
+            for connection in (*self._dropped, *((self._current,) if self._current else ())):
+                connection.close()
+            self._dropped.clear()
+            self._current = None
+
+    def _drop(self, connection: Closable) -> None:
+        with self._connecting:
+            if self._current is connection:
+                self._current = None
+                self._dropped.append(connection)
