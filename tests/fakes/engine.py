@@ -74,6 +74,9 @@ class Behaviour:
 class FakeEngine:
     """Dials a handshake address like `vllm serve --headless` does, and serves until `kill`."""
 
+    IDLE_MS = 5
+    """How long it waits for a message before it looks around."""
+
     def __init__(
         self,
         handshake: str,
@@ -120,6 +123,7 @@ class FakeEngine:
 
     def _run(self) -> None:
         context = zmq.Context()
+        context.setsockopt(zmq.IPV6, 1)
         sockets = [self._dealer(context), self._dealer(context), context.socket(zmq.PUSH)]
         try:
             self._serve(*sockets)
@@ -153,7 +157,7 @@ class FakeEngine:
         )
         while not self._killed.is_set():
             busy = self.running and not self.behaviour.frozen
-            if requests.poll(self.behaviour.step_s * 1000 if busy else 5):
+            if requests.poll(self.behaviour.step_s * 1000 if busy else self.IDLE_MS):
                 for kind, payload, *frames in self._drain(requests):
                     for message in self._take(kind, payload, frames):
                         outputs.send(wire.encode(message))
@@ -170,7 +174,7 @@ class FakeEngine:
 
     def _wait(self, socket: zmq.Socket[bytes]) -> bool:
         while not self._killed.is_set():
-            if socket.poll(5):
+            if socket.poll(self.IDLE_MS):
                 return True
         return False
 

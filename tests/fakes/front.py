@@ -21,8 +21,14 @@ PATIENCE_S = 10.0
 class FakeFront:
     """One process with `api_servers` input/output pairs; single-threaded, driven by the test."""
 
-    def __init__(self, handshake: Address, *, api_servers: int = 1) -> None:
+    def __init__(
+        self, handshake: Address, *, api_servers: int = 1, patience_s: float = PATIENCE_S
+    ) -> None:
+        """`patience_s` is how long it waits for each of the controller's words."""
+        self._patience_s = patience_s
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._context.setsockopt(zmq.IPV6, 1)
+        self._host = handshake.zmq.rpartition(":")[0]
         self._handshake = self._context.socket(zmq.ROUTER)
         self._handshake.bind(handshake.zmq)
         self._inputs = [self._bound(zmq.ROUTER) for _ in range(api_servers)]
@@ -175,12 +181,12 @@ class FakeFront:
         self._inputs[api].send_multipart([wire.IDENTITY, kind, payload, *frames])
 
     def _recv(self, socket: zmq.Socket[bytes]) -> list[bytes]:
-        assert socket.poll(PATIENCE_S * 1000), "the controller says nothing"
+        assert socket.poll(self._patience_s * 1000), "the controller says nothing"
         return socket.recv_multipart()
 
     def _bound(self, kind: int) -> zmq.Socket[bytes]:
         socket = self._context.socket(kind)
-        socket.bind("tcp://127.0.0.1:*")
+        socket.bind(f"{self._host}:*")
         return socket
 
     @staticmethod
