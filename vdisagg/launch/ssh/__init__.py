@@ -1,0 +1,1 @@
+"""Nodes over SSH: the one place where paramiko is used."""
