@@ -16,6 +16,7 @@ from vdisagg.cluster import admin
 from vdisagg.control import wire
 from vdisagg.control.actions import Action, Beat, Miss, Note, Pair, Reply, Send
 from vdisagg.control.admin_socket import AdminSocket
+from vdisagg.control.admission import Admission, admitted
 from vdisagg.control.dispatch import Dispatch
 from vdisagg.control.dummies import probe_request, probe_size
 from vdisagg.control.endpoint import Endpoint
@@ -68,6 +69,7 @@ class Controller:
         )
         self._calls = Calls()
         self._sockets = Sockets()
+        self._admission = Admission(self._sockets, admitted(plan), self._turned_away)
         self._endpoints = {i.name: Endpoint(self._sockets, i, self) for i in plan.instances}
         self._front = Front(self._sockets, plan.front_end.handshake, self)
         self._admin = AdminSocket(self._sockets, directory, self._asked)
@@ -86,6 +88,9 @@ class Controller:
     def stop(self) -> None:
         """End `run` within a turn; may be called by a signal handler."""
         self._stopping = True
+
+    def _turned_away(self, what: str, address: str) -> None:
+        self._log(what, f"turned away {address}, which is no node's address (data_ip)")
 
     # -- what engines say (EngineEvents) ------------------------------------------------------
 

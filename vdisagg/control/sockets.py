@@ -62,8 +62,12 @@ class Sockets:
         return socket
 
     def bound(self, kind: int, address: Address, purpose: str) -> zmq.Socket[bytes]:
-        """Raises PlanConflict when the address is taken or not this machine's."""
+        """Raises PlanConflict when the address is taken or not this machine's.
+
+        `purpose` is also the domain under which admission.py hears of connections.
+        """
         socket = self.make(kind)
+        socket.setsockopt(zmq.ZAP_DOMAIN, purpose.encode())
         try:
             socket.bind(address.zmq)
         except zmq.ZMQError as exc:
