@@ -1,0 +1,79 @@
+"""The tunnel's loop, over connections that break when the test says so."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from fakes.cluster import make_plan
+from vdisagg.errors import Failure, Unreachable
+from vdisagg.launch import tunnel
+
+
+class Fake:
+    """Implements tunnel.Connection."""
+
+    def __init__(self, *, refuses: bool = False) -> None:
+        self.alive = True
+        self.forwarded: list[tuple[int, int]] = []
+        self.closed = False
+        self._refuses = refuses
+
+    def remote_forward(self, port: int, local_port: int) -> None:
+        if self._refuses:
+            raise Failure("n1: the port is taken")
+        self.forwarded.append((port, local_port))
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def run(made: Iterator[Fake | Failure], said: list[str], stopping: threading.Event) -> None:
+    def connect() -> Fake:
+        found = next(made)
+        if isinstance(found, Failure):
+            raise found
+        return found
+
+    tunnel.keep(connect, [7001, 7002], stopping, said.append)
+
+
+def test_a_node_gets_the_three_ports_of_each_of_its_engines(tmp_path: Path) -> None:
+    plan = make_plan(tmp_path, 1, 2, interval_s=10)
+    elsewhere = msgspec.structs.replace(
+        plan.instances[0],
+        process=msgspec.structs.replace(plan.instances[0].process, node="elsewhere"),
+    )
+    plan = msgspec.structs.replace(plan, instances=(elsewhere, *plan.instances[1:]))
+    d0, d1 = plan.instances[1:]
+    assert tunnel.ports(plan, "here") == [
+        a.port for i in (d0, d1) for a in (i.handshake, i.requests, i.outputs)
+    ]
+
+
+def test_a_broken_connection_is_made_again_with_all_its_ports() -> None:
+    stopping = threading.Event()
+    first, busy, last = Fake(), Fake(refuses=True), Fake()
+    said: list[str] = []
+
+    def script() -> Iterator[Fake | Failure]:
+        yield Unreachable("n1: no route")
+        first.alive = False  # breaks as soon as it is up
+        yield first
+        yield busy  # the node still holds the broken one's ports
+        stopping.set()
+        yield last
+
+    run(script(), said, stopping)
+    assert first.forwarded == last.forwarded == [(7001, 7001), (7002, 7002)]
+    assert [c.closed for c in (first, busy, last)] == [True] * 3
+    assert said == [
+        "n1: no route",
+        "up: 2 ports",
+        "the connection broke; connecting again",
+        "n1: the port is taken",
+        "up: 2 ports",
+    ]
