@@ -405,11 +405,6 @@ def test_nodes_reached_by_ssh_are_planned_on_their_addresses(
     assert remote_nodes(load(tmp_path / "t.yaml")) == ["far"]
 
 
-def test_control_through_a_tunnel_is_refused(planned: Planned) -> None:
-    with pytest.raises(UsageError, match="control: tunnel is not offered yet"):
-        planned(CPU + "control: tunnel\n")
-
-
 def test_two_files_that_mean_the_same_have_the_same_digest(planned: Planned) -> None:
     plain = planned(CPU)
     spelt = planned("""\

@@ -8,10 +8,26 @@ from vdisagg.plan.model import Process, Secret
 
 
 def command_line(process: Process) -> str:
-    """Variables and argv, quoted for a POSIX shell. Secrets are named, never shown."""
-    assignments = [f"{name}={shlex.quote(value)}" for name, value in process.env.items()]
+    """Variables and argv, quoted for a POSIX shell. Secrets are named, never shown.
+
+    What the guard takes for the home directory (see launch/guard.py) a shell does too.
+    """
+    assignments = [f"{name}={_value(name, value)}" for name, value in process.env.items()]
     assignments += [_assignment(secret) for secret in process.secrets]
-    return " ".join((*assignments, shlex.join(process.argv)))
+    return " ".join((*assignments, *map(_word, process.argv)))
+
+
+def _value(variable: str, value: str) -> str:
+    return (
+        ":".join(map(_word, value.split(":"))) if variable == "PYTHONPATH" else shlex.quote(value)
+    )
+
+
+def _word(text: str) -> str:
+    """Quoted, but for a `~/` in front, which stays special."""
+    if text.startswith("~/"):
+        return f"~/{shlex.quote(text[2:])}" if text != "~/" else text
+    return shlex.quote(text)
 
 
 def _assignment(secret: Secret) -> str:

@@ -9,9 +9,10 @@ from pathlib import Path
 
 from vdisagg.errors import UsageError
 from vdisagg.plan import connectors, model, processes
+from vdisagg.plan.addresses import refuse_ambiguous
 from vdisagg.plan.model import Address, Instance, Plan
 from vdisagg.plan.ports import Ports
-from vdisagg.plan.site import Here, Site
+from vdisagg.plan.site import LOOPBACK, Here, Site
 from vdisagg.topology import checks
 from vdisagg.topology.engines import assign_gpus, engines
 from vdisagg.topology.fault import spell
@@ -29,14 +30,15 @@ def make_plan(
     user-set) addresses avoid. Raises UsageError for what the topology may not say.
     """
     _refuse(topology)
+    refuse_ambiguous(topology, here)
     site = Site(topology, here)
     connector = connectors.find(topology.connector)
     ports = Ports(topology.ports.first, {*busy, topology.front_end.port})
     gpus, _ = assign_gpus(topology)
-    controller_host = site.host(topology.controller.node)
     instances: list[Instance] = []
     for engine in engines(topology):
-        handshake, requests, outputs = (Address(controller_host, ports.take()) for _ in range(3))
+        host = site.controller_host(engine.node)
+        handshake, requests, outputs = (Address(host, ports.take()) for _ in range(3))
         own_ports = ports.take_many(connector.ports_needed())
         own_gpus = gpus.get(engine.name, ())
         instances.append(
@@ -49,9 +51,11 @@ def make_plan(
                 requests=requests,
                 outputs=outputs,
                 connector_ports=own_ports,
+                manual=engine.manual,
             )
         )
-    front_handshake = Address(site.host(topology.front_end.node), ports.take())
+    front_handshake = Address(_front_end_host(site), ports.take())
+    far = dict.fromkeys(e.node for e in engines(topology) if not site.node(e.node).local)
     resolved = topology.model_dump(mode="json")
     return Plan(
         name=topology.name,
@@ -65,8 +69,18 @@ def make_plan(
         controller=processes.controller(site),
         heartbeat=model.Heartbeat(**topology.heartbeat.model_dump()),
         timeouts=model.Timeouts(**topology.timeouts.model_dump()),
+        control=topology.control,
+        tunnels=tuple(processes.tunnel(site, node) for node in far if topology.control == "tunnel"),
         nodes=tuple(_node(site, name) for name in topology.nodes),
     )
+
+
+def _front_end_host(site: Site) -> str:
+    """Where the front end waits for the controller, which is here."""
+    name = site.topology.front_end.node
+    if site.node(name).local:
+        return site.named_host(name) or LOOPBACK
+    return site.host(name)
 
 
 def _node(site: Site, name: str) -> model.Node:
@@ -95,10 +109,6 @@ def remote_nodes(topology: Topology) -> list[str]:
 
 def _refuse(topology: Topology) -> None:
     """`load` reports these with a place in the file; a topology made by hand comes here only."""
-    if topology.control == "tunnel":
-        raise UsageError(
-            "control: tunnel is not offered yet; say `control: direct` or leave it out"
-        )
     faults = checks.check(topology)
     if faults:
         raise UsageError("\n".join(f"{spell(f.path)}: {f.what}; {f.next}" for f in faults))

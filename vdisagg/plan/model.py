@@ -10,7 +10,8 @@ from typing import Literal
 import msgspec
 
 Role = Literal["prefill", "decode"]
-Kind = Literal["prefill", "decode", "front_end", "controller"]
+Kind = Literal["prefill", "decode", "front_end", "controller", "tunnel"]
+Control = Literal["direct", "tunnel"]
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -96,6 +97,13 @@ class Instance(msgspec.Struct, frozen=True):
     """Bound by the controller (PULL); outputs come from the engine."""
     connector_ports: tuple[int, ...] = ()
     """Ports on the instance's node that its connector listens on, rank offsets included."""
+    manual: bool = False
+    """Whether somebody else starts its process; it dials in all the same, and is not ours to end."""
+
+    @property
+    def control(self) -> tuple[Address, Address, Address]:
+        """Handshake, requests and outputs: what joins it to the controller."""
+        return (self.handshake, self.requests, self.outputs)
 
 
 class FrontEnd(msgspec.Struct, frozen=True):
@@ -107,12 +115,14 @@ class FrontEnd(msgspec.Struct, frozen=True):
     """Bound by the front end; the controller dials it, playing one remote headless engine."""
     api_server_count: int
     served_model_name: str
+    reached_at: str = ""
+    """The address of its node, where that is another machine."""
 
     @property
     def url(self) -> str:
         """Base URL that clients of this machine use."""
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.http.host, self.http.host)
-        return f"http://{Address(host, self.http.port)}"
+        every = {"0.0.0.0": self.reached_at or "127.0.0.1", "::": self.reached_at or "::1"}
+        return f"http://{Address(every.get(self.http.host, self.http.host), self.http.port)}"
 
 
 class Heartbeat(msgspec.Struct, frozen=True):
@@ -152,21 +162,71 @@ class Plan(msgspec.Struct, frozen=True):
     timeouts: Timeouts
     nodes: tuple[Node, ...] = ()
     """All nodes of the topology, in its order."""
+    control: Control = "direct"
+    """How instances on other machines reach the controller: at its address, or at a loopback
+    address of their own machine, which a tunnel carries to the same address of the controller's."""
+    tunnels: tuple[Process, ...] = ()
+    """One process for each node whose instances need a tunnel. It runs beside the controller."""
 
     def processes(self) -> tuple[Process, ...]:
-        """All processes in launch order: controller, engines, front end."""
-        engines = (instance.process for instance in self.instances)
-        return (self.controller, *engines, self.front_end.process)
+        """All processes that are ours to start and end, in launch order: controller, tunnels,
+        engines, front end."""
+        engines = (i.process for i in self.instances if not i.manual)
+        return (self.controller, *self.tunnels, *engines, self.front_end.process)
+
+    def manual_instances(self) -> tuple[Instance, ...]:
+        """Those that somebody else starts."""
+        return tuple(instance for instance in self.instances if instance.manual)
+
+    def ssh_nodes(self) -> tuple[Node, ...]:
+        """Nodes that must be reached by SSH: a process of ours, or a tunnel's end, is there."""
+        ours = {process.node for process in self.processes()} | set(self.tunnelled())
+        return tuple(node for node in self.nodes if node.ssh is not None and node.name in ours)
+
+    def tunnelled(self) -> dict[str, tuple[int, ...]]:
+        """By node: ports whose loopback address there a tunnel carries to the controller."""
+        if self.control == "direct":
+            return {}
+        far = {node.name for node in self.nodes if node.ssh is not None}
+        ports: dict[str, tuple[int, ...]] = {}
+        for i in self.instances:
+            if i.process.node in far:
+                mine = ports.get(i.process.node, ())
+                ports[i.process.node] = (*mine, *(address.port for address in i.control))
+        return ports
 
     def ports(self) -> dict[Address, str]:
-        """Every port that must be free before launch, and what it is for."""
+        """Every port of the cluster, on whatever node, and what it is for."""
         wanted: dict[Address, str] = {}
+        for node in dict.fromkeys(process.node for process in self._all_processes()):
+            wanted |= self._ports_of(node, manual=True)
+        return wanted
+
+    def ports_of(self, node: str) -> dict[Address, str]:
+        """Every port that must be free on a node before launch, and what it is for.
+
+        What somebody else's processes listen on is left to him.
+        """
+        return self._ports_of(node, manual=False)
+
+    def _all_processes(self) -> tuple[Process, ...]:
+        manual = (instance.process for instance in self.manual_instances())
+        return (*self.processes(), *manual)
+
+    def _ports_of(self, node: str, *, manual: bool) -> dict[Address, str]:
+        wanted: dict[Address, str] = {}
+        forwarded = self.tunnelled().get(node, ())
+        hosts = {known.name: known.address for known in self.nodes}
         for i in self.instances:
-            wanted[i.handshake] = f"{i.name} handshake"
-            wanted[i.requests] = f"{i.name} requests"
-            wanted[i.outputs] = f"{i.name} outputs"
-            for port in i.connector_ports:
-                wanted[Address(i.handshake.host, port)] = f"{i.name} {self.connector}"
-        wanted[self.front_end.handshake] = "front end handshake"
-        wanted[self.front_end.http] = "front end HTTP"
+            names = ("handshake", "requests", "outputs")
+            for address, what in zip(i.control, names, strict=True):
+                if node == self.controller.node or address.port in forwarded:
+                    wanted[address] = f"{i.name} {what}"
+            if node == i.process.node and (manual or not i.manual):
+                host = hosts.get(node, i.handshake.host)
+                for port in i.connector_ports:
+                    wanted[Address(host, port)] = f"{i.name} {self.connector}"
+        if node == self.front_end.process.node:
+            wanted[self.front_end.handshake] = "front end handshake"
+            wanted[self.front_end.http] = "front end HTTP"
         return wanted

@@ -7,7 +7,7 @@ import json
 from vdisagg.plan import device
 from vdisagg.plan.connectors import Connector
 from vdisagg.plan.model import Address, FrontEnd, Process, Secret
-from vdisagg.plan.site import Site
+from vdisagg.plan.site import LOOPBACK, Site
 from vdisagg.topology import flags, vllm_flags
 from vdisagg.topology.engines import Engine, merge_env
 
@@ -30,11 +30,13 @@ def engine(
     transfer = connector.settings(wanted.role, device=node.device)
     env = device.engine_environment(node.device, args) | _stock_environment(site) | wanted.env
     # vLLM ignores --data-parallel-address where the data-parallel size is 1: the variable counts.
+    # IPv6 literals go without brackets, here as in the flags: vLLM puts them where they belong.
     env |= {"VLLM_DP_MASTER_IP": handshake.host, "VLLM_HOST_IP": host}
     env |= connector.environment(Address(host, ports[0]))
     if gpus:
         env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, gpus))
-    switches = device.takes_switches(node.device)
+    # Whoever starts an engine by hand may do so in a container, without our files.
+    switches = device.takes_switches(node.device) and not wanted.manual
     if switches:
         env |= site.switches(wanted.node, directory, env)
     return Process(
@@ -72,6 +74,8 @@ def front_end(site: Site, handshake: Address) -> FrontEnd:
     }
     args = flags.merge((shared, spec.args))
     count = spec.api_server_count
+    reached_at = "" if node.local else site.host(node_name)
+    http = Address(spec.host or reached_at or LOOPBACK, spec.port)
     env = device.front_end_environment(node.device) | _stock_environment(site)
     env |= merge_env(node.env, spec.env)
     # A restarted controller comes back under the identity of the dead one: let it in.
@@ -89,8 +93,8 @@ def front_end(site: Site, handshake: Address) -> FrontEnd:
             node_name,
             (
                 *_model(site),
-                *("--host", spec.host),
-                *("--port", str(spec.port)),
+                *("--host", http.host),
+                *("--port", str(http.port)),
                 *("--data-parallel-size-local", "0"),
                 *("--middleware", "vdisagg_ids.LongIds"),
                 *("--data-parallel-address", handshake.host),
@@ -104,8 +108,8 @@ def front_end(site: Site, handshake: Address) -> FrontEnd:
         secrets=secrets,
         switches=True,
     )
-    http = Address(spec.host, spec.port)
-    return FrontEnd(process, http, handshake, count, site.topology.served_model_name)
+    name = site.topology.served_model_name
+    return FrontEnd(process, http, handshake, count, name, reached_at)
 
 
 def controller(site: Site) -> Process:
@@ -118,6 +122,20 @@ def controller(site: Site) -> Process:
         argv=(site.here.python, "-m", "vdisagg.control", str(site.here.state_directory)),
         env={"PYTHONUNBUFFERED": "1"},
         directory=site.directory(node, CONTROLLER),
+    )
+
+
+def tunnel(site: Site, to: str) -> Process:
+    """Our own process that carries the control addresses of a node's instances through SSH."""
+    node = site.topology.controller.node or ""
+    name = f"tunnel-{to}"
+    return Process(
+        name=name,
+        kind="tunnel",
+        node=node,
+        argv=(site.here.python, "-m", "vdisagg.launch.tunnel", str(site.here.state_directory), to),
+        env={"PYTHONUNBUFFERED": "1"},
+        directory=site.directory(node, name),
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from vdisagg.topology.model import Node, Topology
@@ -13,7 +14,7 @@ SETUP = '{setup}\nexec "$@"'
 
 @dataclass(frozen=True)
 class Here:
-    """The machine that plans."""
+    """The machine that plans, and what it has found out about the others."""
 
     python: str
     """The interpreter that runs the controller."""
@@ -25,6 +26,12 @@ class Here:
     """Base of the guards' directories on local nodes that name no work_dir."""
     pythonpath: str = ""
     """PYTHONPATH of the launching shell: local processes keep it."""
+    home: str = "~"
+    """Home directory of the launching user."""
+    addresses: Mapping[str, str] = field(default_factory=dict)
+    """Data addresses that were looked up (see plan.addresses), by node."""
+    routes: Mapping[str, str] = field(default_factory=dict)
+    """This machine's own address on the way to each node that is reached by SSH, by node."""
 
 
 @dataclass(frozen=True)
@@ -38,17 +45,60 @@ class Site:
         return self.topology.nodes[name or ""]
 
     def host(self, name: str | None) -> str:
-        """The address under which a node's processes are reached by the others."""
-        node = self.node(name)
+        """The address under which a node's processes are reached by those of other nodes.
+
+        A word that says so stands for an address that was not looked up.
+        """
+        node, name = self.node(name), name or ""
+        named = self.named_host(name)
+        if named is not None:
+            return named
+        if node.ssh is not None:
+            return self.here.addresses.get(name, node.ssh.host)
+        if not self.reached_from_elsewhere:
+            return LOOPBACK
+        return next(iter(self.here.routes.values()), f"ADDRESS-OF-{name}")
+
+    def named_host(self, name: str | None) -> str | None:
+        """The address that the topology names, as such or by its interface; None where it doesn't."""
+        node, name = self.node(name), name or ""
         if node.data_ip is not None:
             return node.data_ip
-        return node.ssh.host if node.ssh else LOOPBACK
+        if node.interface is not None:
+            return self.here.addresses.get(name, f"ADDRESS-OF-{node.interface}-ON-{name}")
+        return None
+
+    def controller_host(self, name: str | None) -> str:
+        """The controller's address for instances on a node. Both ends' own where a tunnel is between.
+
+        What the topology names holds for all. Else each node gets the address of the way to it, so
+        that nodes on different networks each find one that they reach.
+        """
+        if self.topology.control == "tunnel":
+            return LOOPBACK
+        named = self.named_host(self.topology.controller.node)
+        if named is not None:
+            return named
+        if self.node(name).local:
+            return LOOPBACK
+        return self.here.routes.get(name or "", f"ADDRESS-TOWARDS-{name}")
+
+    @property
+    def reached_from_elsewhere(self) -> bool:
+        """Whether any node is another machine."""
+        return any(not node.local for node in self.topology.nodes.values())
 
     def base(self, node_name: str | None) -> str:
-        """Where all clusters' folders are on a node: `log_dir`, else its `work_dir`."""
+        """Where all clusters' folders are on a node: `log_dir`, else its `work_dir`.
+
+        On other machines it may start with `~/`, the login's home there.
+        """
         node = self.node(node_name)
         default = str(self.here.work_directory) if node.local else "~/.vdisagg"
-        return (self.topology.log_dir or node.work_dir or default).rstrip("/")
+        base = self.topology.log_dir or node.work_dir or default
+        if node.local and base.startswith("~/"):
+            base = self.here.home + base[1:]
+        return base.rstrip("/")
 
     def directory(self, node_name: str | None, process: str) -> str:
         """Where a process's guard keeps log, pid and exit code: BASE/CLUSTER/PROCESS."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import ipaddress
 
 from vdisagg.topology import flags
 from vdisagg.topology.engines import ROLES, assign_gpus, engines, side_of
@@ -19,6 +20,7 @@ def check(topology: Topology, *, gpus: bool = True) -> list[Fault]:
         *_connector(topology),
         *_nodes(topology),
         *_node_references(topology),
+        *_places(topology),
         *_flags(topology),
         *_environment(topology),
         *_names(topology),
@@ -42,21 +44,40 @@ def _nodes(topology: Topology) -> list[Fault]:
     for name in with_gpus[1:]:
         what = f"is this machine, and so is {with_gpus[0]}: their GPUs are the same"
         faults.append(Fault(("nodes", name), what, "keep one, or say `ssh:`"))
-    remote = any(not node.local for node in topology.nodes.values())
-    for name, node in topology.nodes.items():
-        path: KeyPath = ("nodes", name)
-        if node.interface is not None:
-            next_ = "say the address as `data_ip:`"
-            faults.append(Fault((*path, "interface"), "is not offered yet", next_))
-        if node.local and remote and node.data_ip is None and _is_used(topology, name):
-            what = "is this machine, and other nodes must reach it"
-            faults.append(Fault(path, what, "say `data_ip:`, its address on their network"))
     return faults
 
 
-def _is_used(topology: Topology, name: str) -> bool:
-    parts = (topology.front_end.node, topology.controller.node)
-    return name in parts or any(engine.node == name for engine in engines(topology))
+def _places(topology: Topology) -> list[Fault]:
+    """Where controller and front end cannot be."""
+    faults = []
+    if not _local(topology, topology.controller.node):
+        what, next_ = "is not offered yet on a node with `ssh`", "leave it out: it runs here"
+        faults.append(Fault(("controller", "node"), what, next_))
+    front_end = topology.front_end
+    if _local(topology, front_end.node):
+        return faults
+    if topology.control == "tunnel":
+        what = f"is {front_end.node}, and `control: tunnel` carries engines only"
+        next_ = "leave it out: the front end runs here; or say `control: direct`"
+        faults.append(Fault(("front_end", "node"), what, next_))
+    if front_end.host is not None and _is_loopback(front_end.host):
+        what = f"is a loopback address of {front_end.node}, where only that node reaches it"
+        next_ = "leave it out for the node's address, or say 0.0.0.0"
+        faults.append(Fault(("front_end", "host"), what, next_))
+    return faults
+
+
+def _local(topology: Topology, name: str | None) -> bool:
+    """Also of a node that does not exist: that is told elsewhere."""
+    node = topology.nodes.get(name or "")
+    return node is None or node.local
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _node_references(topology: Topology) -> list[Fault]:

@@ -38,8 +38,9 @@ def _paths(value: dict[str, object], folder: Path) -> None:
     key = front_end.get("api_key") if isinstance(front_end, dict) else None
     if isinstance(key, dict) and isinstance(key.get("file"), str):
         key["file"] = os.path.normpath(folder / Path(key["file"]).expanduser())
-    if isinstance(value.get("log_dir"), str):
-        value["log_dir"] = os.path.normpath(folder / Path(str(value["log_dir"])).expanduser())
+    log_dir = value.get("log_dir")
+    if isinstance(log_dir, str) and not log_dir.startswith("~/"):  # each node has its own home
+        value["log_dir"] = os.path.normpath(folder / Path(log_dir).expanduser())
     nodes = value.get("nodes")
     for node in nodes.values() if isinstance(nodes, dict) else ():
         if not isinstance(node, dict) or node.get("ssh") is not None:
@@ -64,12 +65,21 @@ def _nodes(value: dict[str, object]) -> None:
         if only and isinstance(side, dict):
             side.setdefault("node", only)
     local = next((name for name, node in nodes.items() if _is_local(node)), None)
-    controller = _map(value, "controller")
+    controller, front_end = _map(value, "controller"), _map(value, "front_end")
+    if local is None and controller is not None and "node" not in controller:
+        local = _this_machine(nodes)
     if controller is not None:
-        controller.setdefault("node", local or only)
-    front_end = _map(value, "front_end")
+        controller.setdefault("node", local)
     if front_end is not None:
         front_end.setdefault("node", controller.get("node") if controller else local)
+
+
+def _this_machine(nodes: dict[str, object]) -> str:
+    """A node for the controller where the file has only others; its device fits them."""
+    name = "here" if "here" not in nodes else "this-machine"
+    devices = [node.get("device") if isinstance(node, dict) else None for node in nodes.values()]
+    nodes[name] = {"device": "cpu"} if all(device == "cpu" for device in devices) else {}
+    return name
 
 
 def _is_local(node: object) -> bool:

@@ -25,6 +25,8 @@ class Engine:
     """Merged, by `flags.flag_of` names."""
     env: dict[str, str]
     own_gpus: tuple[int, ...] | None
+    manual: bool = False
+    """Whether somebody else starts it."""
 
     @property
     def world_size(self) -> int:
@@ -59,6 +61,7 @@ def _side(topology: Topology, role: Role) -> list[Engine]:
                 args=flags.merge(level.args for level in levels),
                 env=merge_env(*env),
                 own_gpus=spec.gpus,
+                manual=(spec.launch or side.launch) == "manual",
             )
         )
     return found
@@ -76,7 +79,8 @@ def assign_gpus(topology: Topology) -> tuple[dict[str, tuple[int, ...]], list[Fa
     """GPU indices by engine name, and everything that is wrong with them.
 
     Named GPUs first; the other engines take what is free on their node, in order. Engines on
-    nodes with `device: cpu`, or on nodes that do not exist, get none.
+    nodes with `device: cpu`, or on nodes that do not exist, get none. Where all engines of a node
+    are started by somebody else, the node need not say its GPUs: that somebody gives them out.
     """
     every = engines(topology)
     given: dict[str, tuple[int, ...]] = {}
@@ -94,7 +98,9 @@ def assign_gpus(topology: Topology) -> tuple[dict[str, tuple[int, ...]], list[Fa
                 )
                 for claim in mine
             ]
-        elif here and node.gpus is None:
+        elif node.gpus is None and all(engine.manual for engine in here):
+            given |= {claim.engine.name: claim.gpus for claim in mine}
+        elif node.gpus is None:
             what = f"has no `gpus`, and {_names(here)} should run there"
             faults.append(Fault(("nodes", node_name), what, "say `gpus: N`, or `device: cpu`"))
         elif here:

@@ -117,7 +117,7 @@ def _cluster_name(value: str) -> str:
 def _instance_name(value: str) -> str:
     if not CLUSTER_NAME.fullmatch(value):
         raise wrong(f"{value!r} is no name for an instance", "use a-z, 0-9 and -")
-    if value in ("controller", "front-end"):
+    if value in ("controller", "front-end") or value.startswith("tunnel-"):
         raise wrong(f"{value!r} is the name of another process", "choose another")
     return value
 
@@ -134,11 +134,23 @@ def _no_control(value: str) -> str:
     return value
 
 
-def _address(value: str) -> str:
+def _data_ip(value: str) -> str:
     try:
-        return str(ipaddress.ip_address(value))
+        address = ipaddress.ip_address(value)
     except ValueError:
         raise wrong(f"{value!r} is no IP address", "for example 10.0.0.7") from None
+    if address.is_unspecified or address.is_multicast:
+        raise wrong(f"{value} is no machine's address", "say the one that other nodes dial")
+    if isinstance(address, ipaddress.IPv6Address) and address.is_link_local:
+        raise wrong(f"{value} is a link-local address", "say one that is routed")
+    return str(address)
+
+
+def _interface(value: str) -> str:
+    # As the kernel's dev_valid_name: at most 15 bytes.
+    if not re.fullmatch(r"[^\s/:]{1,15}", value) or value in (".", ".."):
+        raise wrong(f"{value!r} is no name for an interface", "for example eth1 or ib0")
+    return value
 
 
 def _host(value: str) -> str:
@@ -158,7 +170,8 @@ NodeGpus = Annotated[tuple[int, ...] | None, BeforeValidator(_node_gpus)]
 OwnGpus = Annotated[tuple[int, ...] | None, BeforeValidator(_own_gpus)]
 ClusterName = Annotated[str, AfterValidator(_cluster_name)]
 InstanceName = Annotated[str, AfterValidator(_instance_name)]
-IpAddress = Annotated[str, AfterValidator(_address)]
+IpAddress = Annotated[str, AfterValidator(_data_ip)]
+Interface = Annotated[str, AfterValidator(_interface)]
 Host = Annotated[str, AfterValidator(_host)]
 FromDestination = BeforeValidator(_ssh)
 """Takes `user@host:port` for the map that it is short for."""

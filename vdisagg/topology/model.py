@@ -18,6 +18,7 @@ from vdisagg.topology.fields import (
     FromDestination,
     Host,
     InstanceName,
+    Interface,
     IpAddress,
     Line,
     NodeGpus,
@@ -26,6 +27,8 @@ from vdisagg.topology.fields import (
     Variable,
     wrong,
 )
+
+Launch = Literal["auto", "manual"]
 
 
 class Strict(BaseModel):
@@ -55,7 +58,8 @@ class Node(Strict):
     """None: this machine."""
     data_ip: IpAddress | None = None
     """The address that other nodes use to reach it."""
-    interface: Line | None = None
+    interface: Interface | None = None
+    """Or the interface that has it: looked up there when the cluster is launched."""
     gpus: NodeGpus = None
     python: Line | None = None
     vllm: Line | None = None
@@ -72,6 +76,12 @@ class Node(Strict):
             raise wrong("has both `python` and `vllm`", "say one: both tell where vLLM is")
         return self
 
+    @model_validator(mode="after")
+    def _one_address(self) -> Node:
+        if self.data_ip is not None and self.interface is not None:
+            raise wrong("has both `data_ip` and `interface`", "say one: both tell its address")
+        return self
+
     @property
     def local(self) -> bool:
         return self.ssh is None
@@ -85,10 +95,11 @@ class EngineDefaults(Strict):
 
 
 class InstanceSpec(Strict):
-    """One engine written out."""
+    """One engine written out. What is left out comes from its side."""
 
     name: InstanceName | None = None
     node: str | None = None
+    launch: Launch | None = None
     gpus: OwnGpus = None
     args: Args = {}
     env: Env = {}
@@ -99,6 +110,8 @@ class Side(Strict):
 
     count: Annotated[int, Field(ge=1, le=1000)] = 1
     node: str | None = None
+    launch: Launch = "auto"
+    """`manual`: somebody else starts the engines, by the command that `up` prints."""
     gpus: OwnGpus = None
     args: Args = {}
     env: Env = {}
@@ -132,7 +145,8 @@ class FrontEndSpec(Strict):
     """The API server."""
 
     node: str | None = None
-    host: Host = "127.0.0.1"
+    host: Host | None = None
+    """Where HTTP listens. None: loopback here; on a node with `ssh`, the node's address."""
     port: Port = 8000
     api_server_count: Annotated[int, Field(ge=1, le=64)] = 1
     args: Args = {}
