@@ -1,0 +1,174 @@
+"""Preflight: asks all nodes at once, tries the paths between them, and judges what came of it."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from vdisagg.cluster.findings import Finding
+from vdisagg.errors import Failure, UsageError
+from vdisagg.launch.background import at_once
+from vdisagg.launch.preflight import agree, calls, judge, needs, routes
+from vdisagg.launch.preflight.facts import Facts, Skew, skew
+from vdisagg.launch.preflight.shell import Here, NoPython, Shell, ask
+from vdisagg.launch.secrets import read_secrets
+from vdisagg.plan.model import Address
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from vdisagg.plan.model import Node, Plan
+
+LOOK_LIMIT_S = 100.0  # the sum of what a node's own steps may take, and the connecting
+HUB_TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
+
+
+class Nodes(Protocol):
+    """What preflight wants of launch.nodes.Nodes."""
+
+    def connection(self, name: str) -> Shell | None:
+        """The connection to a node, made when first used; None for this machine."""
+
+
+class Look(msgspec.Struct, frozen=True):
+    """One node's facts, and its clock."""
+
+    facts: Facts
+    skew: Skew
+
+
+def preflight(
+    plan: Plan,
+    nodes: Nodes,
+    *,
+    running: bool = False,
+    environment: Mapping[str, str] = os.environ,
+    now: Callable[[], float] = time.time,
+) -> tuple[Finding, ...]:
+    """Everything that speaks for or against launching the plan, all nodes looked at together.
+
+    `running`: the cluster is up, so that its own ports and GPUs are taken, by itself. A node that
+    does not answer costs its own row, and those of paths that end there. `environment` has the
+    values of secrets; `now` is Unix time.
+    """
+    visited = {node.name: node for node in needs.visited(plan)}
+    shells: dict[str, Shell] = {name: nodes.connection(name) or Here() for name in visited}
+    tokens, findings = _tokens(plan, environment)
+    work = {
+        name: partial(_look, plan, node, shells[name], tokens.get(name, {}), running, now)
+        for name, node in visited.items()
+    }
+    looks: dict[str, Look] = {}
+    for name, outcome in at_once(work).items():
+        if isinstance(outcome, Failure):
+            findings.append(_silent(visited[name], outcome))
+        else:
+            looks[name] = outcome
+            findings += judge.judge(
+                plan, visited[name], outcome.facts, outcome.skew, running=running
+            )
+    findings += _together(plan, looks)
+    if running:
+        findings.append(_up_already(plan))
+    else:
+        findings += _try_paths(plan, {name: visited[name] for name in looks}, shells, looks)
+    return _in_order(plan, findings)
+
+
+def _tokens(
+    plan: Plan, environment: Mapping[str, str]
+) -> tuple[dict[str, dict[str, str]], list[Finding]]:
+    """The hub's token for each node, where its secrets name one; and secrets that are missing."""
+    tokens: dict[str, dict[str, str]] = {}
+    findings: dict[Finding, None] = {}
+    for process in plan.processes():
+        try:
+            values = read_secrets([process], environment)[process.name]
+        except UsageError as exc:
+            for line in str(exc).splitlines():
+                found, _, next_ = line.partition("; next: ")
+                findings[Finding(process.node, "secrets", found, "a value", next_)] = None
+            continue
+        mine = {name: value for name, value in values.items() if name in HUB_TOKENS}
+        tokens.setdefault(process.node, {}).update(mine)
+    return tokens, list(findings)
+
+
+def _look(
+    plan: Plan,
+    node: Node,
+    shell: Shell,
+    tokens: Mapping[str, str],
+    running: bool,
+    now: Callable[[], float],
+) -> Look:
+    job = needs.look_job(plan, node, tokens, running=running)
+    if node.ssh is not None:
+        # The connection is made here, so that making it does not count as the clock's skew.
+        shell.run(("true",), limit_s=LOOK_LIMIT_S)
+    asked_at = now()
+    answer = ask(shell, node, job, limit_s=LOOK_LIMIT_S)
+    answered_at = now()
+    facts = msgspec.convert(answer, Facts)
+    return Look(facts, skew(facts, asked_at, answered_at))
+
+
+def _silent(node: Node, failure: Failure) -> Finding:
+    if isinstance(failure, NoPython):
+        next_ = f"install python3 there, or set `python:` of nodes.{node.name}"
+        return Finding(node.name, "Python", str(failure), "Python 3.8 or later", next_)
+    found, _, next_ = str(failure).removeprefix(f"{node.name}: ").partition("; next: ")
+    return Finding(node.name, "reachable", found, "an answer", next_)
+
+
+def _together(plan: Plan, looks: Mapping[str, Look]) -> list[Finding]:
+    vllm = {name: look.facts.vllm for name, look in looks.items() if look.facts.vllm is not None}
+    models = {n: look.facts.model for n, look in looks.items() if look.facts.model is not None}
+    return [
+        *agree.settings(plan),
+        *agree.versions(plan, vllm),
+        *agree.models(plan, models),
+    ]
+
+
+def _up_already(plan: Plan) -> Finding:
+    found = f"cluster {plan.name} runs: its ports, its GPUs and the paths between nodes are in use"
+    return Finding(agree.ALL, "not tested", found, level="note")
+
+
+def _try_paths(
+    plan: Plan,
+    nodes: Mapping[str, Node],
+    shells: Mapping[str, Shell],
+    looks: Mapping[str, Look],
+) -> list[Finding]:
+    """Have the nodes call each other, as the cluster's processes will.
+
+    Where a port is taken, nobody of ours can listen, and a finding has said so already.
+    """
+    busy = {
+        (name, Address(host, port))
+        for name, look in looks.items()
+        for host, port, _ in look.facts.busy
+    }
+    every = routes.routes(plan, nodes)
+    some = [route for route in every if (route.target, route.address) not in busy]
+    if not some:
+        return []
+    called = calls.call_all(some, nodes, shells, nonce=secrets.token_hex(16))
+    silent = [_silent(nodes[name], failure) for name, failure in called.failures.items()]
+    count = sum(called.heard.get((route.source, route.address)) == "" for route in some)
+    found = f"{count} of {len(some)} between nodes are open"
+    note = Finding(agree.ALL, "paths", found, level="note")
+    return [*silent, *routes.judge(some, called.heard, called.listened), note]
+
+
+def _in_order(plan: Plan, findings: list[Finding]) -> tuple[Finding, ...]:
+    """By node in the plan's order, the whole cluster's last; each once."""
+    order = {node.name: at for at, node in enumerate(plan.nodes)}
+    return tuple(sorted(dict.fromkeys(findings), key=lambda f: order.get(f.node, len(order))))

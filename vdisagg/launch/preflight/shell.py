@@ -1,0 +1,150 @@
+"""How preflight asks a node: the files of node/ as one text, to a Python there, on its stdin.
+
+Nothing is written on the node, so a full or read-only disk is a finding and not a failure.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from vdisagg.errors import Failure
+from vdisagg.launch import ports
+from vdisagg.launch.preflight.node import environment, gpus, machine, main, model, paths
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import ModuleType
+
+    from vdisagg.plan.model import Node
+
+MODULES: tuple[ModuleType, ...] = (ports, environment, gpus, model, paths, machine, main)
+"""Each after those that it imports."""
+
+BOOT = """\
+import json, sys, types
+bundle = json.loads(sys.stdin.buffer.read().decode())
+for name, source in bundle["modules"]:
+    module = types.ModuleType(name)
+    parts = name.split(".")
+    for size in range(1, len(parts)):
+        package = sys.modules.setdefault(".".join(parts[:size]), types.ModuleType(parts[size - 1]))
+        package.__path__ = []
+        if size > 1:
+            setattr(sys.modules[".".join(parts[: size - 1])], parts[size - 1], package)
+    sys.modules[name] = module
+    setattr(package, parts[-1], module)
+    exec(compile(source, name, "exec"), module.__dict__)
+module.main(bundle["job"])
+"""
+"""Makes the modules out of their texts, and calls `main` of the last one."""
+
+SCRIPT = """\
+for python do
+  case $python in "~/"*) python=$HOME/${python#"~/"} ;; esac
+  if ! command -v "$python" >/dev/null 2>&1; then
+    echo "$python: not found"
+  elif "$python" -I -S -c 'import sys; sys.exit(sys.version_info < (3, 8))' 2>/dev/null; then
+    exec "$python" -I -S -c @BOOT@ <<'@END@'
+@BUNDLE@
+@END@
+  else
+    echo "$python: $("$python" --version 2>&1 | head -n 1)"
+  fi
+done
+exit 3
+"""
+"""For `sh -s PYTHON…`: the first of them that is fit. On stdin no login shell's quoting touches it."""
+
+END = "vdisagg-end-of-bundle"
+NO_PYTHON = 3
+
+
+class Completed(Protocol):
+    """How a command ended."""
+
+    @property
+    def code(self) -> int: ...
+    @property
+    def stdout(self) -> str: ...
+    @property
+    def stderr(self) -> str: ...
+
+
+class Shell(Protocol):
+    """A node that runs commands: launch.ssh's Connection, or this machine."""
+
+    def run(self, words: Sequence[str], *, stdin: str = "", limit_s: float) -> Completed:
+        """Run a command until it ends. Raises Failure where the node can't be asked, or is late."""
+
+
+class NoPython(Failure):
+    """The node has no Python that is fit; the message says what was tried."""
+
+
+def ask(shell: Shell, node: Node, job: dict[str, Any], *, limit_s: float) -> dict[str, Any]:
+    """What the node answers to a job.
+
+    Raises NoPython, and Failure where it can't be asked or its answer is none.
+    """
+    own = (sys.executable,) if node.ssh is None else ()
+    candidates = (*own, "python3", *((node.python,) if node.python else ()), "python")
+    done = shell.run(("sh", "-s", *candidates), stdin=script(job), limit_s=limit_s)
+    text = done.stdout.rpartition(main.BEGIN)[2].partition(main.END)[0]
+    if main.BEGIN in done.stdout and main.END in done.stdout:
+        answer = json.loads(text)
+        assert isinstance(answer, dict)
+        return answer
+    if done.code == NO_PYTHON:
+        raise NoPython("; ".join(done.stdout.split("\n")).strip("; "))
+    said = (done.stderr.strip() or done.stdout.strip() or "nothing").splitlines()[-1]
+    raise Failure(f"the check there ended with exit code {done.code}: {said[:500]}")
+
+
+def script(job: dict[str, Any]) -> str:
+    """What goes to `sh -s`: all of it ASCII, whatever the node's locale."""
+    sources = [(module.__name__, Path(module.__file__ or "").read_text()) for module in MODULES]
+    bundle = json.dumps({"modules": sources, "job": job})
+    return (
+        SCRIPT.replace("@BOOT@", shlex.quote(BOOT))
+        .replace("@END@", END)
+        .replace("@BUNDLE@", bundle)
+    )
+
+
+class Ran(msgspec.Struct, frozen=True):
+    """How a command on this machine ended."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+
+class Here:
+    """Implements Shell for this machine."""
+
+    def run(self, words: Sequence[str], *, stdin: str = "", limit_s: float) -> Ran:
+        process = subprocess.Popen(
+            words,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=True,  # so that a setup's children can be ended with it
+        )
+        try:
+            out, err = process.communicate(stdin, timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+            raise Failure(f"did not answer within {limit_s:.0f} s") from None
+        return Ran(process.returncode, out, err)
