@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import subprocess
 import sys
 import time
@@ -15,6 +16,7 @@ import yaml
 
 from fakes.engine import continuation
 from hosts.network import Host, Network
+from hosts.processes import children
 from hosts.stub import install
 
 if TYPE_CHECKING:
@@ -45,18 +47,21 @@ class Bed:
         """n1, n2 …"""
         return [self.node(f"n{number}") for number in range(1, count + 1)]
 
-    def entry(self, host: Host, **changes: Any) -> dict[str, Any]:
+    def entry(self, host: Host) -> dict[str, Any]:
         """What a topology says of a node: as little as works."""
+        common = {"device": "cpu", "vllm": str(self.stub)}
+        if host is self.here:
+            return {**common, "data_ip": host.address}
         port = host.sshds[0].port
-        ssh: dict[str, Any] = {"host": host.address, "user": "root"}
-        if port != 22:
-            ssh["port"] = port
-        return {"device": "cpu", "ssh": ssh, "vllm": str(self.stub), **changes}
+        ssh = {"host": host.address, "user": "root", **({"port": port} if port != 22 else {})}
+        return {**common, "ssh": ssh}
 
     def topology(self, hosts: Sequence[Host], **parts: Any) -> Path:
-        """Write a topology: prefill on the first host, decode on the last, the rest of it here."""
-        nodes = {"here": {"device": "cpu", "data_ip": self.here.address, "vllm": str(self.stub)}}
-        nodes |= {host.name: self.entry(host) for host in hosts}
+        """Write a topology: prefill on the first host, decode on the last, the rest of it here.
+
+        `parts` are joined to that, map by map.
+        """
+        nodes = {host.name: self.entry(host) for host in (self.here, *hosts)}
         whole: dict[str, Any] = {
             "name": "net",
             "model": "stub/model",
@@ -65,10 +70,7 @@ class Bed:
             "decode": {"node": hosts[-1].name},
             "timeouts": {"launch_s": 60, "stop_s": 2, "request_s": 30},
         }
-        for key, value in parts.items():
-            old = whole.get(key)
-            merged = isinstance(value, dict) and isinstance(old, dict)
-            whole[key] = {**old, **value} if merged else value  # type: ignore[dict-item]
+        whole = joined(whole, parts)
         file = self.here.home / f"{whole['name']}.yaml"
         file.write_text(yaml.safe_dump(whole, sort_keys=False))
         return file
@@ -135,6 +137,18 @@ class Bed:
         assert status == 200, answer
         assert answer["choices"][0]["token_ids"] == continuation(PROMPT, 8)
 
+    def said(self) -> list[str]:
+        """Every command line that is to be seen on the hosts, and every file in their homes."""
+        found = []
+        for host in self.network.hosts.values():
+            found += host.processes().values()
+            found += [
+                path.read_text(errors="replace")
+                for path in host.home.rglob("*")
+                if path.is_file() and ".ssh" not in path.parts
+            ]
+        return found
+
     def left(self) -> dict[str, list[str]]:
         """Command lines of what runs on each host now, beside sshd; hosts with nothing are left out."""
         found = {h.name: list(h.processes().values()) for h in self.network.hosts.values()}
@@ -143,6 +157,25 @@ class Bed:
     def nothing_is_left(self) -> None:
         """Wait until nothing runs on any host: what served a command's login ends a moment later."""
         until(lambda: not self.left(), lambda: str(self.left()))
+
+
+def send(command: subprocess.Popen[str], number: int) -> None:
+    """A signal for a command that `Bed.start` has started (its own child only enters the host)."""
+    (pid,) = children(command.pid)
+    os.kill(pid, number)
+
+
+def joined(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """Both maps, and the maps in them, as one; what is new wins. None takes a key away."""
+    whole = dict(old)
+    for key, value in new.items():
+        if value is None:
+            whole.pop(key, None)
+        elif isinstance(value, dict) and isinstance(whole.get(key), dict):
+            whole[key] = joined(whole[key], value)
+        else:
+            whole[key] = value
+    return whole
 
 
 def until(

@@ -7,7 +7,8 @@ reads what prefill computed over TCP, from the side channel that the handle name
 has advertised the right addresses, and the network was there.
 
 Variables that change it: STUB_LOAD_S (seconds of loading), STUB_EXIT (a code to end with instead of
-loading), STUB_VERSION (of vLLM).
+loading), STUB_DEAF (an engine that will not hear of TERM), STUB_VERSION (of vLLM), STUB_NOISE (bytes to
+print before loading).
 """
 
 from __future__ import annotations
@@ -83,6 +84,7 @@ def main(words: list[str]) -> int:
 def _engine(asked: argparse.Namespace, version: str) -> int:
     signals = {signal.SIGTERM, signal.SIGINT}
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    sys.stdout.write("noise\n" * (int(os.environ.get("STUB_NOISE", "0")) // 6))
     if "STUB_EXIT" in os.environ:
         print("stub: cannot load the model", flush=True)
         return int(os.environ["STUB_EXIT"])
@@ -98,7 +100,8 @@ def _engine(asked: argparse.Namespace, version: str) -> int:
     with _SideChannel(side, store):
         handshake = Address(host, asked.data_parallel_rpc_port)
         engine = NetworkEngine(handshake.zmq, store, side=side, version=version)
-        signal.sigwait(signals)
+        while signal.sigwait(signals) and "STUB_DEAF" in os.environ:
+            print("stub: goes on", flush=True)
         engine.kill()
     return 0
 
