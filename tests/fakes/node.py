@@ -29,7 +29,6 @@ class FakeConnection:
         self.cut = False
         self.closed = False
         self.ran: list[tuple[str, ...]] = []
-        self.written: list[str] = []
 
     def run(self, words: Sequence[str], *, stdin: str = "", limit_s: float) -> Completed:
         self._refuse_if_cut()
@@ -46,14 +45,6 @@ class FakeConnection:
         except subprocess.TimeoutExpired as exc:
             raise Unreachable(f"{self.name}: no answer within {limit_s:g} s") from exc
         return Completed(done.returncode, done.stdout, done.stderr)
-
-    def put(self, path: str, content: bytes, *, mode: int = 0o600) -> None:
-        self._refuse_if_cut()
-        self.written.append(path)
-        place = self.home / path.removeprefix("~/")
-        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        place.write_bytes(content)
-        place.chmod(mode)
 
     def lines(self, words: Sequence[str]) -> Iterator[str]:
         self._refuse_if_cut()

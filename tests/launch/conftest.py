@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
@@ -25,11 +26,15 @@ from vdisagg.plan.model import (
     Heartbeat,
     Instance,
     Kind,
+    Node,
     Plan,
     Process,
     Role,
     Timeouts,
 )
+
+if TYPE_CHECKING:
+    from vdisagg.launch.runner import RunnerFor
 
 HERE = Path(__file__).parent
 
@@ -104,6 +109,9 @@ class Cluster:
         self.digest = "digest-1"
         self.extra: dict[str, dict[str, object]] = {}
         """Fields of processes to be set otherwise, by process."""
+        self.nodes: tuple[Node, ...] = ()
+        self.runner_for: RunnerFor = lambda node: self.runner
+        self.runners_of: Callable[[Plan], RunnerFor] | None = None
 
     def process(self, name: str, kind: Kind, argv: tuple[str, ...]) -> Process:
         directory = self.root / self.name / name
@@ -142,10 +150,8 @@ class Cluster:
             controller=self.process("controller", "controller", fake_controller),
             heartbeat=Heartbeat(1.0, 3, 2),
             timeouts=Timeouts(self.launch_s, self.stop_s, 10.0),
+            nodes=self.nodes,
         )
-
-    def runner_for(self, node: str) -> LocalRunner:
-        return self.runner
 
     def up(self, environment: dict[str, str] | None = None) -> UpResult:
         return up(
@@ -153,6 +159,7 @@ class Cluster:
             self.runner_for,
             state_directory=self.directory,
             report=self.talk,
+            runners_of=self.runners_of,
             environment=environment or {},
         )
 

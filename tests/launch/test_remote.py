@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import stat
 import threading
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -98,15 +99,48 @@ def test_what_a_node_needs_is_put_there_once(
     runner: RemoteRunner, connection: FakeConnection, make_process: Callable[..., Process]
 ) -> None:
     folder = connection.home / ".vdisagg" / "demo"
+
+    def written() -> dict[str, tuple[int, str]]:
+        return {
+            name: ((folder / name).stat().st_ino, (folder / name).read_text()) for name in SOURCES
+        }
+
     runner.observe(make_process("true"))
+    first = written()
+    assert {name: text for name, (_, text) in first.items()} == {
+        name: path.read_text() for name, path in SOURCES.items()
+    }
+    trips = len(connection.ran)
     runner.observe(make_process("true"))
-    assert connection.written == [f"{folder}/{name}" for name in SOURCES]
-    connection.written.clear()
+    assert len(connection.ran) == trips + 1
     RemoteRunner(connection, NODE, MARK).observe(make_process("true"))
-    assert connection.written == []
+    assert written() == first
     (folder / "ports.py").write_text("an older one")
     RemoteRunner(connection, NODE, MARK).observe(make_process("true"))
-    assert connection.written == [f"{folder}/ports.py"]
+    changed = {name for name, now in written().items() if now != first[name]}
+    assert changed == {"ports.py"}
+    assert written()["ports.py"][1] == first["ports.py"][1]
+
+
+def test_nothing_that_is_put_there_is_for_others_to_read(
+    runner: RemoteRunner, connection: FakeConnection, make_process: Callable[..., Process]
+) -> None:
+    runner.start(make_process("true"), {}, 1.0)
+    folder = connection.home / ".vdisagg"
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.rglob("*")}
+    assert "guard.py" in modes
+    assert not {name: mode for name, mode in modes.items() if mode & 0o077}
+
+
+def test_a_folder_that_cannot_be_made_is_named_with_its_key(
+    connection: FakeConnection, make_process: Callable[..., Process]
+) -> None:
+    (connection.home / "file").touch()
+    node = msgspec.structs.replace(NODE, work_directory="~/file")
+    with pytest.raises(
+        LaunchFailed, match=r"n1: ~/file/demo cannot be .*file.*work_dir.*nodes\.n1"
+    ):
+        RemoteRunner(connection, node, MARK).find([])
 
 
 def test_switches_are_put_in_place_where_they_are_asked_for(

@@ -99,6 +99,7 @@ def _search(
         if isinstance(outcome, Failure):
             unsearched.append(f"not searched: {node}; {outcome}")
             continue
+        names = set[str]()  # of one name there may be several: an earlier run had another work_dir
         for one in outcome:
             if one.living and one.mark is not None:
                 by = f"{one.mark.host} (record: {one.mark.state_directory})"
@@ -106,13 +107,14 @@ def _search(
             elif one.living:
                 say(f"found on {node}: {one.name}, pids {list(one.living)}")
             processes[node, one.directory] = Process(
-                name=f"{one.name} on {node}",
+                name=f"{one.directory if one.name in names else one.name} on {node}",
                 kind=one.kind or "prefill",  # of unknown ones none has to be ended first or last
                 node=node,
                 argv=(),
                 env={},
                 directory=one.directory,
             )
+            names.add(one.name)
     return list(processes.values()), unsearched
 
 

@@ -172,14 +172,6 @@ class Line:
             self._drop(connection)
             raise
 
-    def put(self, path: str, content: bytes, *, mode: int = 0o600) -> None:
-        connection = self.open()
-        try:
-            connection.put(path, content, mode=mode)
-        except Unreachable:
-            self._drop(connection)
-            raise
-
     def lines(self, words: Sequence[str]) -> Iterator[str]:
         connection = self.open()
         try:

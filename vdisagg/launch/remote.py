@@ -55,6 +55,17 @@ print(json.dumps({"python": sys.executable, "folder": folder, "files": found}))
 """
 """Runs on any Python: what is in our folder, and with which SHA-256."""
 
+UNPACK = """\
+import json, os, sys
+for path, text in json.load(sys.stdin).items():
+    os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
+    part = "%s.part.%d" % (path, os.getpid())
+    with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+        file.write(text)
+    os.replace(part, path)
+"""
+"""Writes our files, each whole: one trip for all, where a file at a time would be one each."""
+
 ARRIVE = """\
 for python do
   case $python in "~/"*) python=$HOME/${python#"~/"} ;; esac
@@ -89,9 +100,6 @@ class Connection(Protocol):
 
     def run(self, words: Sequence[str], *, stdin: str = "", limit_s: float) -> Completed:
         """Run a command there until it ends."""
-
-    def put(self, path: str, content: bytes, *, mode: int = 0o600) -> None:
-        """Write a file there whole, its directories made; `~` is the login's home."""
 
     def lines(self, words: Sequence[str]) -> Iterator[str]:
         """A command's output as it comes; closing the iterator ends the command."""
@@ -204,11 +212,26 @@ class RemoteRunner:
                 f"python3 there, or set `python:` of nodes.{self._node.name}"
             )
         inventory = json.loads(last)
-        for name, path in SOURCES.items():
-            content = path.read_bytes()
-            if inventory["files"].get(name) != hashlib.sha256(content).hexdigest():
-                self._connection.put(f"{inventory['folder']}/{name}", content)
-        return Tools(python=inventory["python"], folder=inventory["folder"])
+        folder, python = inventory["folder"], inventory["python"]
+        wanted = {
+            f"{folder}/{name}": path.read_text()
+            for name, path in SOURCES.items()
+            if inventory["files"].get(name) != hashlib.sha256(path.read_bytes()).hexdigest()
+        }
+        if wanted:
+            self._unpack(python, wanted)
+        return Tools(python=python, folder=folder)
+
+    def _unpack(self, python: str, files: dict[str, str]) -> None:
+        done = self._connection.run(
+            (python, "-I", "-S", "-c", UNPACK), stdin=json.dumps(files), limit_s=ARRIVE_LIMIT_S
+        )
+        if done.code:
+            said = (done.stderr.strip().splitlines() or [""])[-1]
+            raise LaunchFailed(
+                f"{self._node.name}: {self._folder} cannot be written there: {said}; next: make room or "
+                f"give rights there, or set another `work_dir:` of nodes.{self._node.name}"
+            )
 
 
 def _places(processes: Sequence[Process]) -> list[str]:
