@@ -10,17 +10,23 @@ from typing import TYPE_CHECKING
 
 from vdisagg.cluster.record import read, recorded, state_root
 from vdisagg.errors import UsageError
+from vdisagg.launch.addresses import find_addresses
 from vdisagg.launch.ports import listening
 from vdisagg.plan.site import Here
 
 if TYPE_CHECKING:
+    from vdisagg.launch.addresses import Found
     from vdisagg.topology.model import Topology
 
 WORK_DIRECTORY = ".vdisagg"  # in the home directory, as on nodes that are reached by SSH
 
 
-def here_for(topology: Topology) -> Here:
-    """This machine, for planning that topology. Touches nothing."""
+def here_for(topology: Topology, found: Found | None = None) -> Here:
+    """This machine, for planning that topology. Changes nothing.
+
+    `found`: addresses that were looked up; without it those that no node has to be asked for.
+    """
+    found = find_addresses(topology) if found is None else found
     entries = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
     return Here(
         python=sys.executable,
@@ -29,6 +35,9 @@ def here_for(topology: Topology) -> Here:
         work_directory=Path.home() / WORK_DIRECTORY,
         # Processes run in directories of their own, where a relative entry would mean another.
         pythonpath=os.pathsep.join(str(Path(entry).absolute()) for entry in entries),
+        home=str(Path.home()),
+        addresses=found.addresses,
+        routes=found.routes,
     )
 
 
