@@ -12,7 +12,9 @@ import pytest
 
 from vdisagg.launch.preflight import shell
 
-NAMES = [module.__name__ for module in shell.MODULES]
+LOOK = {"step": "look", "model": {"name": "org/name"}}
+FILES = dict.fromkeys(module for some in shell.MODULES.values() for module in some)
+NAMES = [module.__name__ for module in FILES]
 
 
 def tree(module: ModuleType) -> ast.Module:
@@ -36,7 +38,7 @@ def run_time_imports(module: ModuleType) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("module", shell.MODULES, ids=NAMES)
+@pytest.mark.parametrize("module", FILES, ids=NAMES)
 def test_d05_a_file_for_nodes_needs_the_standard_library_and_what_travels_before_it(
     module: ModuleType,
 ) -> None:
@@ -50,7 +52,7 @@ def test_d05_a_file_for_nodes_needs_the_standard_library_and_what_travels_before
 
 
 def test_what_travels_is_ascii_whatever_a_nodes_locale() -> None:
-    assert shell.script({"name": "ü"}).isascii()
+    assert shell.script({**LOOK, "directory": "/ü"}).isascii()
 
 
 def test_a_python_that_is_too_old_is_named_with_its_version(tmp_path: Path) -> None:
@@ -58,6 +60,11 @@ def test_a_python_that_is_too_old_is_named_with_its_version(tmp_path: Path) -> N
     old.write_text('#!/bin/sh\n[ "$1" = --version ] && echo Python 3.6.8\nexit 1\n')
     old.chmod(0o755)
     words = ["sh", "-s", "no-such-python", str(old)]
-    done = subprocess.run(words, input=shell.script({}), capture_output=True, text=True)
+    done = subprocess.run(words, input=shell.script(LOOK), capture_output=True, text=True)
     assert done.returncode == shell.NO_PYTHON
     assert done.stdout == f"no-such-python: not found\n{old}: Python 3.6.8\n"
+
+
+def test_what_asks_a_hub_travels_only_where_a_hub_is_asked() -> None:
+    assert "urllib.request" in shell.script(LOOK)
+    assert "urllib.request" not in shell.script({"step": "look", "model": {"name": "/models/m"}})

@@ -65,7 +65,7 @@ _MODEL_NEXT = {
     "missing": "copy the model there, or name its folder on that node's disk",
     "no-config": "copy the whole model: config.json and the tokenizer's files too",
     "offline": "download the model there first, or leave HF_HUB_OFFLINE out",
-    "denied": "ask for access to the model, and say `secrets: [HF_TOKEN]` for the node",
+    "denied": "is `model:` spelt right? For a gated one, get access, and say `secrets: [HF_TOKEN]`",
     "unknown": "look at the spelling of `model:` and `revision`",
     "unreachable": "let the node reach the hub, or download the model there first",
 }

@@ -18,7 +18,7 @@ import msgspec
 
 from vdisagg.errors import Failure
 from vdisagg.launch import ports
-from vdisagg.launch.preflight.node import environment, gpus, machine, main, model, paths
+from vdisagg.launch.preflight.node import environment, gpus, hub, machine, model, paths
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,10 +26,14 @@ if TYPE_CHECKING:
 
     from vdisagg.plan.model import Node
 
-MODULES: tuple[ModuleType, ...] = (ports, environment, gpus, model, paths, machine, main)
-"""Each after those that it imports."""
+LOOK: tuple[ModuleType, ...] = (ports, environment, gpus, hub, model, machine)
+CALL: tuple[ModuleType, ...] = (paths,)
+MODULES: dict[str, tuple[ModuleType, ...]] = {"look": LOOK, "listen": CALL, "dial": CALL}
+"""By step: the modules that it needs, each after those that it imports. The last one has a function of
+the step's name."""
 
-BOOT = """\
+BEGIN, AFTER = "<<<vdisagg-preflight ", " vdisagg-preflight>>>"
+BOOT = f"""\
 import json, sys, types
 bundle = json.loads(sys.stdin.buffer.read().decode())
 for name, source in bundle["modules"]:
@@ -43,9 +47,10 @@ for name, source in bundle["modules"]:
     sys.modules[name] = module
     setattr(package, parts[-1], module)
     exec(compile(source, name, "exec"), module.__dict__)
-module.main(bundle["job"])
+answer = getattr(module, bundle["job"]["step"])(bundle["job"])
+sys.stdout.write("\\n" + {BEGIN!r} + json.dumps(answer) + {AFTER!r} + "\\n")
 """
-"""Makes the modules out of their texts, and calls `main` of the last one."""
+"""Makes the modules out of their texts, carries the job out, and answers between markers."""
 
 SCRIPT = """\
 for python do
@@ -98,9 +103,8 @@ def ask(shell: Shell, node: Node, job: dict[str, Any], *, limit_s: float) -> dic
     own = (sys.executable,) if node.ssh is None else ()
     candidates = (*own, "python3", *((node.python,) if node.python else ()), "python")
     done = shell.run(("sh", "-s", *candidates), stdin=script(job), limit_s=limit_s)
-    text = done.stdout.rpartition(main.BEGIN)[2].partition(main.END)[0]
-    if main.BEGIN in done.stdout and main.END in done.stdout:
-        answer = json.loads(text)
+    if BEGIN in done.stdout and AFTER in done.stdout:
+        answer = json.loads(done.stdout.rpartition(BEGIN)[2].partition(AFTER)[0])
         assert isinstance(answer, dict)
         return answer
     if done.code == NO_PYTHON:
@@ -111,7 +115,13 @@ def ask(shell: Shell, node: Node, job: dict[str, Any], *, limit_s: float) -> dic
 
 def script(job: dict[str, Any]) -> str:
     """What goes to `sh -s`: all of it ASCII, whatever the node's locale."""
-    sources = [(module.__name__, Path(module.__file__ or "").read_text()) for module in MODULES]
+    wanted = job.get("model")
+    spared = hub if wanted is None or model.is_path(wanted["name"]) else None  # it is slow to load
+    sources = [
+        (module.__name__, Path(module.__file__ or "").read_text())
+        for module in MODULES[job["step"]]
+        if module is not spared
+    ]
     bundle = json.dumps({"modules": sources, "job": job})
     return (
         SCRIPT.replace("@BOOT@", shlex.quote(BOOT))

@@ -5,23 +5,15 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import socket
-import urllib.error
-import urllib.parse
-import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from http.client import HTTPMessage
-    from typing import IO
 
     Value = dict[str, Any]
     Environment = Mapping[str, str]
 
-HUB = "https://huggingface.co"  # where HF_ENDPOINT names no other
-HUB_LIMIT_S = 10.0
 CONFIG = "config.json"
 TOKENIZER = (
     "tokenizer.json",
@@ -43,7 +35,7 @@ def look(name: str, revision: str, cache: str, environment: Environment) -> Valu
     `source`: path, cache or hub. `files`: SHA-256 of each small file by name. `weights`: SHA-256
     over names and sizes, "" where there are none to see. `cache` is a download directory, or "".
     """
-    if name.startswith(("/", "~")):
+    if is_path(name):
         return look_in_folder(Path(name).expanduser())
     if is_true(environment.get("VLLM_USE_MODELSCOPE", "")):
         return answer("unchecked", "comes from ModelScope, which is not looked at")
@@ -57,7 +49,16 @@ def look(name: str, revision: str, cache: str, environment: Environment) -> Valu
     if offline:
         place = hub_cache(cache, environment)
         return answer("offline", f"not in {place}, and HF_HUB_OFFLINE is set", "cache", offline)
-    return look_at_hub(name, revision, environment)
+    from vdisagg.launch.preflight.node import hub  # it travels only where this line is reached
+
+    kind, where, text = hub.get(name, revision, CONFIG, environment, hub_home(environment))
+    files = {} if kind else {CONFIG: hashlib.sha256(text).hexdigest()}
+    return {**answer(kind, where, "hub"), "files": files}
+
+
+def is_path(name: str) -> bool:
+    """Whether a model's name is no hub's."""
+    return name.startswith(("/", "~"))
 
 
 def answer(kind: str, where: str, source: str = "", offline: bool = False) -> Value:
@@ -125,67 +126,3 @@ def cached(name: str, revision: str, cache: str, environment: Environment) -> Pa
         commit = (entry / "refs" / commit).read_text().strip()
     folder = entry / "snapshots" / commit
     return folder if (folder / CONFIG).is_file() else None
-
-
-class SameHost(urllib.request.HTTPRedirectHandler):
-    """Takes the token along only to the host that it was given for."""
-
-    def redirect_request(
-        self,
-        req: urllib.request.Request,
-        fp: IO[bytes],
-        code: int,
-        msg: str,
-        headers: HTTPMessage,
-        newurl: str,
-    ) -> urllib.request.Request | None:
-        again = super().redirect_request(req, fp, code, msg, headers, newurl)
-        token = req.unredirected_hdrs.get("Authorization")
-        old, new = urllib.parse.urlsplit(req.full_url), urllib.parse.urlsplit(newurl)
-        if again is not None and token and (old.scheme, old.netloc) == (new.scheme, new.netloc):
-            again.add_unredirected_header("Authorization", token)
-        return again
-
-
-def look_at_hub(name: str, revision: str, environment: Environment) -> Value:
-    base = (environment.get("HF_ENDPOINT") or HUB).rstrip("/")
-    place = urllib.parse.quote(revision or "main", safe="")
-    url = f"{base}/{urllib.parse.quote(name)}/resolve/{place}/{CONFIG}"
-    try:
-        request = urllib.request.Request(url, headers={"User-Agent": "vdisagg"})
-        token = token_of(environment)
-        if token:
-            request.add_unredirected_header("Authorization", f"Bearer {token}")
-        proxies = {
-            scheme: value
-            for scheme in ("http", "https", "no")
-            for value in [
-                environment.get(f"{scheme}_proxy") or environment.get(f"{scheme.upper()}_PROXY")
-            ]
-            if value
-        }
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler(proxies), SameHost)
-        with opener.open(request, timeout=HUB_LIMIT_S) as response:
-            text = response.read(MOST_BYTES)
-    except urllib.error.HTTPError as exc:
-        exc.close()
-        kind = {401: "denied", 403: "denied", 404: "unknown"}.get(exc.code, "unreachable")
-        with_token = "with the token" if token else "without a token"
-        return answer(kind, f"{url}: HTTP {exc.code}, asked {with_token}", "hub")
-    except (OSError, ValueError) as exc:
-        reason = getattr(exc, "reason", exc)
-        said = "timed out" if isinstance(reason, socket.timeout) else str(reason)
-        return answer("unreachable", f"{url}: {said}", "hub")
-    found = answer("", url, "hub")
-    return {**found, "files": {CONFIG: hashlib.sha256(text).hexdigest()}}
-
-
-def token_of(environment: Environment) -> str:
-    for variable in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
-        if environment.get(variable, "").strip():
-            return environment[variable].strip()
-    file = environment.get("HF_TOKEN_PATH") or str(hub_home(environment) / "token")
-    try:
-        return Path(file).expanduser().read_text().strip()
-    except OSError:
-        return ""
