@@ -180,6 +180,38 @@ def check(
         show(plan_table(plan))
 
 
+@app.command(epilog="Example: vdisagg connect my.yaml d1")
+def connect(
+    file: File,
+    instance: Annotated[
+        str, typer.Argument(metavar="INSTANCE", help="One with `launch: manual` in FILE.")
+    ],
+) -> None:
+    """Print the command that starts an instance by hand, to be run where it belongs.
+
+    Of the recorded cluster where there is one, else as `up` would plan it now. Secrets are named in
+    it, and taken from the variables or files of whoever runs it.
+    """
+    from vdisagg.cluster.record import read, state_root
+    from vdisagg.launch.here import here_for, taken_ports
+    from vdisagg.launch.manual import manual_process
+    from vdisagg.plan.commands import command_line
+    from vdisagg.plan.make import make_plan
+    from vdisagg.topology.load import load
+
+    topology = load(file)
+    recorded = read(state_root() / topology.name)
+    if recorded is not None:
+        plan = recorded.plan
+    else:
+        plan = make_plan(
+            topology, here_for(topology), file=file.absolute(), busy=taken_ports(topology.name)
+        )
+    typer.echo(command_line(manual_process(plan, instance)))
+    if recorded is None:
+        _say_on_stderr(f"cluster {plan.name} does not run yet: `up` may choose other ports")
+
+
 @app.command(epilog="Example: vdisagg logs p0 -f")
 def logs(
     process: Annotated[str, typer.Argument(metavar="NAME", help="p0, d0, front-end, controller …")],

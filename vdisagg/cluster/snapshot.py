@@ -85,6 +85,8 @@ class DownResult(msgspec.Struct, frozen=True):
     ended: dict[str, tuple[int, ...]]
     """Pids that were ended, by process."""
     log_files: dict[str, str]
+    not_ours: tuple[str, ...] = ()
+    """Instances that somebody else started, and has to end."""
 
     def and_also(self, other: DownResult) -> DownResult:
         """Both together."""
@@ -93,6 +95,7 @@ class DownResult(msgspec.Struct, frozen=True):
             ran=self.ran or other.ran,
             ended={**self.ended, **other.ended},
             log_files={**self.log_files, **other.log_files},
+            not_ours=(*self.not_ours, *other.not_ours),
         )
 
 

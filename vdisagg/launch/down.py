@@ -48,9 +48,12 @@ def down(
         plan = recorded.plan
         ended = end_processes(plan.processes(), runner_for, plan.timeouts.stop_s)
         _refuse_faults(name, ended)
+        not_ours = tuple(instance.name for instance in plan.manual_instances())
         record.remove(state_directory)
         (state_directory / SOCKET_NAME).unlink(missing_ok=True)  # a killed controller leaves it
-        return DownResult(name, ran=True, ended=ended.pids, log_files=log_files(plan))
+        return DownResult(
+            name, ran=True, ended=ended.pids, log_files=log_files(plan), not_ours=not_ours
+        )
 
 
 def down_found(

@@ -25,6 +25,8 @@ def find_process(state_directory: Path, name: str) -> tuple[Plan, Process]:
             f"cluster {state_directory.name} is not recorded, so nothing of it runs; "
             "next: `vdisagg status` shows which clusters are"
         )
+    if name in {instance.name for instance in recorded.plan.manual_instances()}:
+        raise UsageError(f"{name} is started by hand: its log is where that was done")
     processes = {process.name: process for process in recorded.plan.processes()}
     if name not in processes:
         near = get_close_matches(name, processes, n=1)

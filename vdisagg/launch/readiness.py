@@ -34,7 +34,8 @@ class Casualty(msgspec.Struct, frozen=True):
 
 
 def progress(plan: Plan, seen: Sighting, elapsed_s: dict[str, float]) -> list[Progress]:
-    """One entry for each process in launch order, then one for the links.
+    """One entry for each process in launch order, for each instance that somebody else starts, and
+    for the links.
 
     `elapsed_s` is the time since the launch of each, by name.
     """
@@ -43,6 +44,11 @@ def progress(plan: Plan, seen: Sighting, elapsed_s: dict[str, float]) -> list[Pr
         stage, detail = _stage(plan, process.name, seen)
         elapsed = elapsed_s.get(process.name, 0.0)
         found.append(Progress(process.name, stage, elapsed, stage == "ready", detail))
+    for instance in plan.manual_instances():
+        stage, detail = _stage_of_running(plan, instance.name, seen)
+        stage, detail = ("awaited", "is started by hand") if stage == "loading" else (stage, detail)
+        elapsed = elapsed_s.get(instance.name, 0.0)
+        found.append(Progress(instance.name, stage, elapsed, stage == "ready", detail))
     links = seen.controller.links if seen.controller is not None else []
     warm = sum(link.state == "warm" for link in links)
     wanted = _links_wanted(plan)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from vdisagg.cluster.admin import ControllerStatus, InstanceStatus
     from vdisagg.cluster.record import Holder, Record
     from vdisagg.launch.runner import RunnerFor
-    from vdisagg.plan.model import Plan, Process
+    from vdisagg.plan.model import Instance, Plan, Process
 
 ADMIN_LIMIT_S = 1.0  # a living controller answers in milliseconds
 NODES_LIMIT_S = 3.0  # connecting included; people wait for the answer
@@ -64,7 +64,8 @@ def status(
         processes=tuple(
             _process_view(plan, process, observations[process.name], controller)
             for process in plan.processes()
-        ),
+        )
+        + tuple(_manual_view(instance, controller) for instance in plan.manual_instances()),
         controller_answers=controller is not None,
         front_end=controller.front_end if controller is not None else None,
         links=tuple(controller.links) if controller is not None else (),
@@ -141,6 +142,23 @@ def _process_view(
         or seen.how_it_ended
         or (instance.reason if instance is not None else ""),
         instance=instance,
+    )
+
+
+def _manual_view(instance: Instance, controller: ControllerStatus | None) -> ProcessView:
+    """An instance that somebody else starts: nothing is known but what it says to the controller."""
+    known = _instance(controller, instance.name)
+    state = known.state if known is not None else "unknown"
+    return ProcessView(
+        name=instance.name,
+        kind=instance.role,
+        node=instance.process.node,
+        state="awaited" if state in ("planned", "launching") else state,
+        observation=Observation("never"),
+        log="",
+        since=known.since if known is not None else None,
+        detail="; ".join(filter(None, (known.reason if known else "", "is started by hand"))),
+        instance=known,
     )
 
 

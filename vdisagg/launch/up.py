@@ -32,6 +32,7 @@ from vdisagg.launch.sight import (
     observe_all,
     unreachable,
 )
+from vdisagg.plan.commands import command_line
 from vdisagg.plan.compare import differences
 
 if TYPE_CHECKING:
@@ -279,7 +280,8 @@ class _Launch:
         """
         self.write("starting")
         begun = self._clock()
-        self._started_at = {process.name: begun for process in self.plan.processes()}
+        by_hand = [instance.process for instance in self.plan.manual_instances()]
+        self._started_at = {p.name: begun for p in (*self.plan.processes(), *by_hand)}
         work = {
             node: partial(self._start_on_node, processes, secrets)
             for node, processes in by_node(self.plan.processes()).items()
@@ -287,6 +289,8 @@ class _Launch:
         outcomes = at_once(work, tick=self._show_start)
         self._interrupt.check()
         _raise_all(failures(outcomes))
+        for process in by_hand:
+            self._report.say(f"start {process.name} on {process.node}:\n{command_line(process)}")
 
     def _show_start(self) -> None:
         self._look({})
@@ -364,7 +368,9 @@ class _Launch:
         return "\n".join(lines)
 
     def _last_words(self, name: str) -> str:
-        process = next(p for p in self.plan.processes() if p.name == name)
+        process = next((p for p in self.plan.processes() if p.name == name), None)
+        if process is None:
+            return "it was started by hand: its log is where that was"
         log = log_files(self.plan)[name]
         try:
             tail = self._runner_for(process.node).tail(process, LAST_LINES)

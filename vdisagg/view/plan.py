@@ -24,8 +24,11 @@ def plan_table(plan: Plan) -> RenderableType:
         table.add_column(heading, no_wrap=True)
     table.add_column("DIRECTORY", overflow="fold")
     _row(table, plan.controller, "controller", (), ())
+    for tunnel in plan.tunnels:
+        _row(table, tunnel, "tunnel", (), ())
     for instance in plan.instances:
-        _row(table, instance.process, instance.role, instance.gpus, _ports(instance))
+        by_hand = "started by hand" if instance.manual else ""
+        _row(table, instance.process, instance.role, instance.gpus, _ports(instance), by_hand)
     front_end = plan.front_end
     ports = (front_end.http.port, front_end.handshake.port)
     _row(table, front_end.process, "front end", (), ports)
@@ -43,10 +46,15 @@ def plan_json(plan: Plan) -> str:
 
 
 def plan_commands(plan: Plan) -> str:
-    """The command line of every process, in launch order, each under a comment that names it."""
+    """The command line of every process, each under a comment that names it: in launch order, and
+    last those that somebody else starts."""
     blocks = [
         f"# {process.name} on {process.node}\n{command_line(process)}"
         for process in plan.processes()
+    ]
+    blocks += [
+        f"# {i.name} on {i.process.node}, to be started by hand\n{command_line(i.process)}"
+        for i in plan.manual_instances()
     ]
     return "\n\n".join(blocks)
 
@@ -57,10 +65,15 @@ def _ports(instance: Instance) -> tuple[int, ...]:
 
 
 def _row(
-    table: Table, process: Process, role: str, gpus: tuple[int, ...], ports: tuple[int, ...]
+    table: Table,
+    process: Process,
+    role: str,
+    gpus: tuple[int, ...],
+    ports: tuple[int, ...],
+    directory: str = "",
 ) -> None:
     words = (process.name, role, process.node, _spans(gpus) or "-", _spans(ports) or "-")
-    table.add_row(*map(Text, (*words, process.directory)))
+    table.add_row(*map(Text, (*words, directory or process.directory)))
 
 
 def _spans(numbers: tuple[int, ...]) -> str:

@@ -101,7 +101,8 @@ class LiveProgress:
         self._live.stop()
 
     def say(self, text: str) -> None:
-        self._console.print(text, markup=False, highlight=False)
+        # Not wrapped: a command line must come out of the terminal as it went in.
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def progress(self, entries: Sequence[Progress]) -> None:
         for entry in entries:

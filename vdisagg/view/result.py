@@ -43,7 +43,9 @@ def down_text(result: DownResult) -> str:
         return f"cluster {result.name}: nothing runs"
     count = sum(map(len, result.ended.values()))
     lines = [f"cluster {result.name} is down: {count} processes ended, none left; logs stay in"]
-    return "\n".join([*lines, *(f"  {path}" for path in result.log_files.values())])
+    lines += [f"  {path}" for path in result.log_files.values()]
+    lines += [f"{name} is not ours to end: end it where it was started" for name in result.not_ours]
+    return "\n".join(lines)
 
 
 def result_json(result: UpResult | DownResult) -> str:
