@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import vdisagg
+from hosts.sshd import free_port
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 COMMANDS = ("up", "down", "status", "check", "logs", "events", "bench")
@@ -98,14 +99,18 @@ def test_up_without_vllm_says_how_to_get_it(run: Run, topology: Path, tmp_path: 
     assert "next: pip install" in done.stderr
 
 
-def test_up_on_remote_nodes_is_refused_before_anything_starts(
+def test_up_names_every_node_that_cannot_be_reached_and_starts_nothing(
     run: Run, topology: Path, tmp_path: Path
 ) -> None:
-    topology.write_text(TOPOLOGY.replace("{device: cpu}", "{device: cpu, ssh: {host: other}}"))
+    port = free_port()
+    node = f"{{device: cpu, ssh: {{host: 127.0.0.1, port: {port}}}, data_ip: 127.0.0.1}}"
+    more = f"  a: {node}\n  b: {node}\nfront_end: {{node: here}}\ncontroller: {{node: here}}\n"
+    text = TOPOLOGY.replace("prefill: {node: here}\ndecode: {node: here}\n", more)
+    topology.write_text(text + "prefill: {node: a}\ndecode: {node: b}\n")
     done = run("up", "demo.yaml")
-    assert done.returncode == 2
-    assert "here" in done.stderr
-    assert not (tmp_path / "state").exists()
+    assert done.returncode == 1, done.stderr
+    assert [name for name in ("a", "b") if f"{name}: " in done.stderr] == ["a", "b"]
+    assert not (tmp_path / "state" / "vdisagg" / "demo" / "cluster.json").exists()
 
 
 def test_with_nothing_recorded_status_exits_1_and_down_exits_0(run: Run) -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future, wait
+import time
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from vdisagg.cluster.admin import ControllerStatus, ask
+from vdisagg.cluster.admin import ControllerStatus
 from vdisagg.cluster.record import LOG_FILE
 from vdisagg.cluster.snapshot import Observation
 from vdisagg.errors import ControllerGone, Failure
+from vdisagg.launch import far_controller
 from vdisagg.launch.background import in_background
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
 ADMIN_LIMIT_S = 2.0
 HEALTH_LIMIT_S = 2.0
+STRETCH_S = 1.0
 LOOK_LIMIT_S = 10.0  # for a node that is busy with loading; one that is there answers in 0.2 s
 
 
@@ -49,10 +52,11 @@ class Lookout:
 
     def look(self, limit_s: float = LOOK_LIMIT_S) -> dict[str, Observation]:
         """Every process of the plan, by name, in launch order; `unreachable` where its node fails to
-        answer within the limit."""
+        answer within the limit. That is stretched while answers of others still come in: then it is
+        we who are slow, logging in to many nodes at once."""
         for node in self._by_node.keys() - self._asked.keys():
             self._asked[node] = in_background(partial(self._ask, node))
-        wait(self._asked.values(), timeout=limit_s)
+        _wait(list(self._asked.values()), limit_s)
         seen: dict[str, Observation] = {}
         for node, processes in self._by_node.items():
             for process, observation in zip(processes, self._answer(node, limit_s), strict=True):
@@ -74,6 +78,15 @@ class Lookout:
         return [Observation("unreachable", reason=reason)] * len(self._by_node[node])
 
 
+def _wait(asked: list[Future[list[Observation]]], limit_s: float) -> None:
+    deadline = time.monotonic() + limit_s
+    waiting = set(asked)
+    while waiting and (left_s := deadline - time.monotonic()) > 0:
+        done, waiting = wait(waiting, timeout=left_s, return_when=FIRST_COMPLETED)
+        if done:
+            deadline = max(deadline, time.monotonic() + STRETCH_S)
+
+
 def observe_all(
     plan: Plan, runner_for: RunnerFor, *, limit_s: float = LOOK_LIMIT_S
 ) -> dict[str, Observation]:
@@ -93,11 +106,14 @@ def unreachable(plan: Plan, observations: Mapping[str, Observation]) -> list[str
 
 
 def ask_controller(
-    state_directory: Path, *, timeout_s: float = ADMIN_LIMIT_S
+    plan: Plan, state_directory: Path, runner_for: RunnerFor, *, timeout_s: float = ADMIN_LIMIT_S
 ) -> tuple[ControllerStatus | None, str]:
     """The controller's status, or None and why there is none."""
     try:
-        return ask(state_directory, ControllerStatus, "status", timeout_s=timeout_s), ""
+        answer = far_controller.ask(
+            plan, state_directory, runner_for, ControllerStatus, "status", timeout_s=timeout_s
+        )
+        return answer, ""
     except ControllerGone as exc:
         return None, str(exc)
 
