@@ -6,7 +6,7 @@ import ipaddress
 import socket
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -17,11 +17,18 @@ from vdisagg.plan.addresses import look_ups, nodes_that_dial
 from vdisagg.plan.model import Ssh
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from vdisagg.launch.remote import Connection
+    from vdisagg.launch.remote import Completed
     from vdisagg.plan.addresses import LookUp
     from vdisagg.topology.model import Node, Topology
+
+    class Connection(Protocol):
+        """What is asked of a connection."""
+
+        def run(self, words: Sequence[str], *, stdin: str = "", limit_s: float) -> Completed:
+            """Run a command there to its end."""
+
 
 ASK_LIMIT_S = 20.0  # one interpreter starts; home directories on network file systems are slow
 ANY_PORT = 9  # a UDP socket that is only connected sends nothing
