@@ -33,6 +33,12 @@ class Bed:
         self.network = network
         self.here = network.host("here", *here)
         self.stub = install(network.directory / "bin")
+        self.model = network.directory / "model"
+        self.model.mkdir()
+        (self.model / "config.json").write_text("{}")
+        self.model = network.directory / "model"
+        self.model.mkdir()
+        (self.model / "config.json").write_text('{"model_type": "stub"}\n')
         self._made = 0
 
     def node(self, name: str, *addresses: str, port: int = 22, options: Sequence[str] = ()) -> Host:
@@ -64,7 +70,7 @@ class Bed:
         nodes = {host.name: self.entry(host) for host in (self.here, *hosts)}
         whole: dict[str, Any] = {
             "name": "net",
-            "model": "stub/model",
+            "model": str(self.model),
             "nodes": nodes,
             "prefill": {"node": hosts[0].name},
             "decode": {"node": hosts[-1].name},
