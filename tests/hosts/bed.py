@@ -35,17 +35,17 @@ class Bed:
         self.stub = install(network.directory / "bin")
         self.model = network.directory / "model"
         self.model.mkdir()
-        (self.model / "config.json").write_text("{}")
-        self.model = network.directory / "model"
-        self.model.mkdir()
         (self.model / "config.json").write_text('{"model_type": "stub"}\n')
         self._made = 0
 
     def node(self, name: str, *addresses: str, port: int = 22, options: Sequence[str] = ()) -> Host:
-        """A host with an sshd; its address, where none is given, is the next one of 198.18.0.0/24."""
+        """A host with an sshd on its first address.
+
+        Where none is given it is the next one of 198.18.0.0/24, from 198.18.0.11 on.
+        """
         self._made += 1
         host = self.network.host(name, *(addresses or (f"198.18.0.{10 + self._made}/24",)))
-        host.serve_ssh(port, options=options)
+        host.serve_ssh(port, addresses=[host.address], options=options)
         self.here.trust(host)
         return host
 
