@@ -35,11 +35,14 @@ _STOCK = {
 _SWITCHES = {"VDISAGG_NIXL_PROGRESS_DELAY_US": "1000", "VDISAGG_KEEP_AFFINITY": "1"}
 
 
-def engine_environment(device: str, args: Mapping[str, object]) -> dict[str, str]:
-    """Variables of an engine on a node with this device; `args` are all its flags."""
+def engine_environment(
+    device: str, args: Mapping[str, object], *, switches: bool
+) -> dict[str, str]:
+    """Variables of an engine on a node with this device; `args` are all its flags, `switches` whether
+    it takes those up."""
     if device != "cpu":
         return {}
-    env = _STOCK | _SWITCHES | {"UCX_TLS": "tcp,self,shm"}
+    env = _STOCK | (_SWITCHES if switches else {}) | {"UCX_TLS": "tcp,self,shm"}
     if args.get("enforce-eager") is True:
         env["TORCH_COMPILE_DISABLE"] = "1"
     if args.get(_EXECUTOR) == "uni":

@@ -76,11 +76,10 @@ def make_plan(
 
 
 def _front_end_host(site: Site) -> str:
-    """Where the front end waits for the controller, which is here."""
+    """Where the front end waits for the controller: on loopback where both are here."""
     name = site.topology.front_end.node
-    if site.node(name).local:
-        return site.named_host(name) or LOOPBACK
-    return site.host(name)
+    both_here = site.node(name).local and site.node(site.topology.controller.node).local
+    return LOOPBACK if both_here else site.host(name)
 
 
 def _node(site: Site, name: str) -> model.Node:

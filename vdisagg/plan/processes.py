@@ -28,15 +28,16 @@ def engine(
     directory = site.directory(wanted.node, wanted.name)
     args = device.engine_flags(node.device, wanted.args) | wanted.args
     transfer = connector.settings(wanted.role, device=node.device)
-    env = device.engine_environment(node.device, args) | _stock_environment(site) | wanted.env
+    # Whoever starts an engine by hand may do so in a container, without our files.
+    switches = device.takes_switches(node.device) and not wanted.manual
+    env = device.engine_environment(node.device, args, switches=switches)
+    env |= _stock_environment(site) | wanted.env
     # vLLM ignores --data-parallel-address where the data-parallel size is 1: the variable counts.
     # IPv6 literals go without brackets, here as in the flags: vLLM puts them where they belong.
     env |= {"VLLM_DP_MASTER_IP": handshake.host, "VLLM_HOST_IP": host}
     env |= connector.environment(Address(host, ports[0]))
     if gpus:
         env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, gpus))
-    # Whoever starts an engine by hand may do so in a container, without our files.
-    switches = device.takes_switches(node.device) and not wanted.manual
     if switches:
         env |= site.switches(wanted.node, directory, env)
     return Process(
