@@ -15,8 +15,8 @@ from vdisagg.cluster import record
 from vdisagg.cluster.snapshot import DownResult, Observation
 from vdisagg.errors import Failure, LaunchFailed, Unreachable
 from vdisagg.launch.down import down_found
+from vdisagg.launch.lookout import Lookout
 from vdisagg.launch.nodes import Nodes
-from vdisagg.launch.sight import Lookout
 from vdisagg.plan.model import Node, Secret, Ssh
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import msgspec
 
 from vdisagg.errors import Failure, LaunchFailed
 from vdisagg.launch.background import at_once
-from vdisagg.launch.sight import by_node
+from vdisagg.launch.lookout import by_node
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

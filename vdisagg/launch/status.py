@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from vdisagg.cluster import record
 from vdisagg.cluster.snapshot import ClusterView, Observation, Phase, ProcessView
-from vdisagg.launch.sight import ask_controller, log_files, observe_all, unreachable
+from vdisagg.launch.lookout import observe_all, unreachable
+from vdisagg.launch.sight import ask_controller, log_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,7 +41,7 @@ def status(
         return ClusterView(name, "absent", False, (at_work,), str(state_directory), holder=holder)
     plan = recorded.plan
     observations = observe_all(plan, runner_for, limit_s=NODES_LIMIT_S)
-    controller, silence = ask_controller(state_directory, timeout_s=ADMIN_LIMIT_S)
+    controller, silence = ask_controller(plan, state_directory, runner_for, timeout_s=ADMIN_LIMIT_S)
     phase = _phase(recorded, holder)
     problems = [
         *_phase_problems(recorded, phase, holder, now()),

@@ -18,20 +18,15 @@ from vdisagg.cluster import record
 from vdisagg.cluster.record import Record
 from vdisagg.cluster.snapshot import Observation, Progress, UpResult
 from vdisagg.errors import Failure, Interrupted, LaunchFailed, PlanConflict
+from vdisagg.launch import far_controller
 from vdisagg.launch.background import at_once, failures
 from vdisagg.launch.ending import end_processes
 from vdisagg.launch.interrupt import Interrupt
+from vdisagg.launch.lookout import Lookout, by_node, observe_all, unreachable
+from vdisagg.launch.preflight.check import refuse_errors
 from vdisagg.launch.readiness import Casualty, Sighting, casualty, progress
 from vdisagg.launch.secrets import read_secrets
-from vdisagg.launch.sight import (
-    Lookout,
-    ask_controller,
-    by_node,
-    is_healthy,
-    log_files,
-    observe_all,
-    unreachable,
-)
+from vdisagg.launch.sight import ask_controller, is_healthy, log_files
 from vdisagg.plan.commands import command_line
 from vdisagg.plan.compare import differences
 
@@ -39,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
+    from vdisagg.launch.preflight.check import Check
     from vdisagg.launch.runner import RunnerFor
     from vdisagg.plan.model import Address, Plan, Process
 
@@ -65,15 +61,18 @@ def up(
     state_directory: Path,
     report: Report,
     runners_of: Callable[[Plan], RunnerFor] | None = None,
+    check: Check | None = None,
     environment: Mapping[str, str] = os.environ,
     clock: Callable[[], float] = time.monotonic,
     now: Callable[[], float] = time.time,
 ) -> UpResult:
     """Bring the planned cluster up and return once it serves; or adopt an interrupted up of it.
 
-    Raises ClusterBusy, PlanConflict, UsageError (a secret is missing), LaunchFailed, Interrupted,
-    and Failure when another topology runs under this name, the running cluster has a casualty, or a
-    node cannot be reached. `runners_of`: for a recorded plan, whose nodes may be others. Whatever it raises, what this call started has been ended again.
+    `check` looks at the nodes before anything is launched. `runners_of`: for a recorded plan, whose
+    nodes may be others. Raises ClusterBusy, PreflightFailed, PlanConflict, UsageError (a secret is
+    missing), LaunchFailed, Interrupted, and Failure when another topology runs under this name, the
+    running cluster has a casualty, or a node cannot be reached. Whatever it raises, what this call
+    started has been ended again.
     """
     with (
         Interrupt(report.say) as interrupt,
@@ -85,6 +84,7 @@ def up(
             return _result(earlier.plan, state_directory, already=True, elapsed_s=0.0)
         launch = _Launch(earlier, plan, runner_for, state_directory, report, interrupt, clock, now)
         secrets = read_secrets(launch.plan.processes(), environment)
+        launch.check_nodes(check)
         launch.test_ports()
         try:
             launch.start_missing(secrets)
@@ -246,6 +246,13 @@ class _Launch:
         self._record = msgspec.structs.replace(self._record, phase=phase)
         record.write(self._state_directory, self._record)
 
+    def check_nodes(self, check: Check | None) -> None:
+        """Raises PreflightFailed when the nodes are not fit, and Interrupted."""
+        if check is not None:
+            findings = check(self.plan, running=bool(self.adopted))
+            self._interrupt.check()
+            refuse_errors(self.plan, findings, self._report.say)
+
     def test_ports(self) -> None:
         """Raises PlanConflict that names every port that somebody else holds, and who."""
         asked = {
@@ -309,17 +316,21 @@ class _Launch:
             # leader has died may live.
             runner.stop(process, grace_s)
         self._launched.append(process)  # before the start: undo must cover one that fails half-way
-        started = runner.start(process, secrets, grace_s)
+        files = far_controller.files(self._record) if self._travels(process) else {}
+        started = runner.start(process, secrets, grace_s, files)
         with self._recording:
             self._record.processes[process.name] = started
             self.write("starting")
+
+    def _travels(self, process: Process) -> bool:
+        return process.kind == "controller" and far_controller.is_far(self.plan)
 
     def wait_until_ready(self) -> None:
         """Raises LaunchFailed when a process dies, or the deadline passes."""
         deadline = self._begun + self.plan.timeouts.launch_s
         while True:
             self._interrupt.check()
-            entries, lost = self._look(self._lookout.look())
+            entries, lost = self._look(self._lookout.glance())
             if lost is not None:
                 raise LaunchFailed(self._obituary(lost))
             self._refuse_lost(entries)
@@ -333,7 +344,7 @@ class _Launch:
         controller = None
         http_ok = False
         if observations:
-            controller, _ = ask_controller(self._state_directory)
+            controller, _ = ask_controller(self.plan, self._state_directory, self._runner_for)
         if controller is not None and controller.front_end == "attached":
             http_ok = is_healthy(self.plan.front_end.url)
         seen = Sighting(observations, controller, http_ok)
