@@ -15,7 +15,7 @@ import vdisagg
 from hosts.sshd import free_port
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
-COMMANDS = ("up", "down", "status", "check", "logs", "events", "bench")
+COMMANDS = ("up", "down", "status", "check", "connect", "logs", "events", "bench")
 TOPOLOGY = """\
 model: some/model
 nodes:
@@ -88,6 +88,24 @@ def test_check_prints_the_plan_and_touches_nothing(
     assert "serve some/model" in commands
     assert run("check", "demo.yaml", "--json").stdout.startswith("{")
     assert [path.name for path in tmp_path.iterdir()] == ["demo.yaml"]
+
+
+def test_connect_prints_the_command_of_an_instance_that_is_started_by_hand(
+    run: Run, topology: Path
+) -> None:
+    topology.write_text(
+        TOPOLOGY.replace("decode: {node: here}", "decode: {node: here, launch: manual}")
+    )
+    done = run("connect", str(topology), "d0")
+    assert done.returncode == 0
+    (line,) = done.stdout.splitlines()
+    assert line.startswith("VLLM_TARGET_DEVICE=cpu ")
+    assert " serve some/model --served-model-name model --headless " in line
+    assert "cluster demo does not run yet" in done.stderr
+    others = run("connect", str(topology), "p0"), run("connect", str(topology), "d1")
+    assert [other.returncode for other in others] == [2, 2]
+    assert "p0 is started by `vdisagg up`" in others[0].stderr
+    assert "no instance is named 'd1'; there are: p0, d0" in others[1].stderr
 
 
 def test_up_without_vllm_says_how_to_get_it(run: Run, topology: Path, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from vdisagg.cluster.admin import ControllerStatus, InstanceStatus, LinkStatus, Totals
@@ -87,6 +88,21 @@ def test_all_there_is_ready(plan: Plan) -> None:
 def test_a_dead_process_is_a_casualty(plan: Plan, observation: Observation, how: str) -> None:
     seen = Sighting({**RUNNING, "d0": observation}, controller(), True)
     assert casualty(plan, seen) == Casualty("d0", how)
+
+
+def test_an_engine_that_is_started_by_hand_is_awaited_until_the_controller_hears_it(
+    plan: Plan,
+) -> None:
+    p0, d0 = plan.instances
+    by_hand = msgspec.structs.replace(
+        plan, instances=(p0, msgspec.structs.replace(d0, manual=True))
+    )
+    seen = {name: seen for name, seen in RUNNING.items() if name != "d0"}
+    entries = progress(by_hand, Sighting(seen, controller("planned", "cold"), False), {})
+    assert [entry.name for entry in entries] == ["controller", "p0", "front-end", "d0", "links"]
+    assert (entries[3].stage, entries[3].detail) == ("awaited", "is started by hand")
+    assert stages(by_hand, Sighting(seen, controller("connected"), False))[3] == "connected"
+    assert all(e.done for e in progress(by_hand, Sighting(seen, controller(), True), {}))
 
 
 def test_an_engine_that_the_controller_calls_dead_is_a_casualty(plan: Plan) -> None:

@@ -95,6 +95,19 @@ def test_every_key_of_the_full_form_is_taken(loaded: Callable[[str], Topology]) 
     assert [i.name for i in topology.decode.instances] == ["first", None, None]
 
 
+def test_a_node_for_the_controller_is_made_where_the_file_has_only_others(
+    loaded: Callable[[str], Topology],
+) -> None:
+    text = "model: m\nnodes: {%s: {device: %s, ssh: h, gpus: 2}}\nprefill: {}\ndecode: {}\n"
+    topology = loaded(text % ("n1", "cuda"))
+    assert topology.controller.node == topology.front_end.node == "here"
+    assert topology.nodes["here"].local
+    assert topology.prefill.node == "n1"
+    taken = loaded((text % ("here", "cpu")).replace(", gpus: 2", ""))
+    assert taken.controller.node == "this-machine"
+    assert taken.nodes["this-machine"].device == "cpu"
+
+
 def test_plain_aliases_are_values_like_any_other(loaded: Callable[[str], Topology]) -> None:
     text = "prefill: {args: &shared {dtype: float32}}\ndecode: {args: *shared}\n"
     topology = loaded("model: m\nnodes: {here: {device: cpu}}\n" + text)
@@ -306,6 +319,41 @@ GOLDEN: dict[str, tuple[str, list[str]]] = {
             "t.yaml:2:26 nodes.b: is this machine, and so is a: their GPUs are the same; "
             "keep one, or say `ssh:`"
         ],
+    ),
+    "an_address_said_twice": (
+        BASE.replace("{device: cpu}", "{device: cpu, data_ip: 192.0.2.1, interface: eth0}"),
+        [
+            "t.yaml:3:9 nodes.here: has both `data_ip` and `interface`; say one: both tell its address"
+        ],
+    ),
+    "an_address_of_everybody": (
+        BASE.replace("{device: cpu}", "{device: cpu, data_ip: 0.0.0.0}"),
+        [
+            "t.yaml:3:32 nodes.here.data_ip: 0.0.0.0 is no machine's address; "
+            "say the one that other nodes dial"
+        ],
+    ),
+    "an_address_without_its_link": (
+        BASE.replace("{device: cpu}", '{device: cpu, data_ip: "fe80::1"}'),
+        ["t.yaml:3:32 nodes.here.data_ip: fe80::1 is a link-local address; say one that is routed"],
+    ),
+    "an_interface_with_a_space": (
+        BASE.replace("{device: cpu}", '{device: cpu, interface: "eth 0"}'),
+        [
+            "t.yaml:3:34 nodes.here.interface: 'eth 0' is no name for an interface; "
+            "for example eth1 or ib0"
+        ],
+    ),
+    "a_tunnels_name": (
+        BASE.replace("decode: {node: here}", "decode: {instances: [{name: tunnel-n1}]}"),
+        [
+            "t.yaml:5:29 decode.instances[0].name: 'tunnel-n1' is the name of another process; "
+            "choose another"
+        ],
+    ),
+    "a_launch_that_there_is_not": (
+        BASE.replace("decode: {node: here}", "decode: {launch: slurm}"),
+        ["t.yaml:5:18 decode.launch: should be auto or manual; got 'slurm'"],
     ),
     "a_tab": (
         "model: m\nnodes:\n\there: {}\n",

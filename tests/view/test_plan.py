@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from vdisagg.plan.make import Here, make_plan
-from vdisagg.plan.model import Plan
+from vdisagg.plan.model import Plan, Process
 from vdisagg.topology.load import load
 from vdisagg.view.plan import plan_commands, plan_json, plan_table
 
@@ -47,6 +47,20 @@ def test_the_table_has_a_row_for_each_process(plan: Plan) -> None:
         "",
         "API: http://127.0.0.1:8080/v1, model m",
     ]
+
+
+def test_tunnels_and_what_is_started_by_hand_are_shown(plan: Plan) -> None:
+    p0, d0 = plan.instances
+    tunnel = Process("tunnel-n1", "tunnel", "here", ("py",), {}, "/w/t/tunnel-n1")
+    by_hand = msgspec.structs.replace(d0, manual=True)
+    changed = msgspec.structs.replace(plan, instances=(p0, by_hand), tunnels=(tunnel,))
+    console = Console(width=100)
+    with console.capture() as captured:
+        console.print(plan_table(changed))
+    rows = [line.split() for line in captured.get().splitlines()]
+    assert ["tunnel-n1", "tunnel", "here", "-", "-", "/w/t/tunnel-n1"] in rows
+    assert ["d0", "decode", "here", "2-3", "21004-21007", "started", "by", "hand"] in rows
+    assert plan_commands(changed).splitlines()[::3][-1] == "# d0 on here, to be started by hand"
 
 
 def test_the_commands_stand_in_launch_order_under_their_names(plan: Plan) -> None:

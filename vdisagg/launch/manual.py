@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from vdisagg.errors import UsageError
@@ -18,9 +17,7 @@ def manual_process(plan: Plan, name: str) -> Process:
     """
     instances = {instance.name: instance for instance in plan.instances}
     if name not in instances:
-        near = get_close_matches(name, instances, n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise UsageError(f"no instance is named {name!r}; there are: {', '.join(instances)}{hint}")
+        raise UsageError(f"no instance is named {name!r}; there are: {', '.join(instances)}")
     if not instances[name].manual:
         raise UsageError(
             f"{name} is started by `vdisagg up`; next: say `launch: manual` of it, or look at "
