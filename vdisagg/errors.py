@@ -5,6 +5,7 @@ Error
 │   └── TopologyError     …in a topology file: carries every finding at once
 └── Failure               the world said no: exit code 1
     ├── PlanConflict      a port or a GPU that the plan needs is taken
+    ├── PreflightFailed   nodes are not fit for the plan: names every finding
     ├── ClusterBusy       another command holds the cluster's lock
     ├── LaunchFailed      a process died or did not become ready in time
     ├── ControllerGone    the controller does not answer on its admin socket
@@ -65,6 +66,10 @@ class Failure(Error):
 
 class PlanConflict(Failure):
     """A port or a GPU that the plan needs is taken."""
+
+
+class PreflightFailed(Failure):
+    """Nodes are not fit for the plan; nothing was started."""
 
 
 class ClusterBusy(Failure):
