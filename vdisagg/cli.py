@@ -16,6 +16,7 @@ from vdisagg.view.errors import show_error
 if TYPE_CHECKING:
     from vdisagg.cluster.snapshot import DownResult
     from vdisagg.launch.nodes import Nodes
+    from vdisagg.plan.model import Plan
 
 app = typer.Typer(
     name="vdisagg",
@@ -67,7 +68,13 @@ def options(
 
 
 @app.command(epilog="Example: vdisagg up topologies/demo.yaml")
-def up(file: File, as_json: Json = False) -> None:
+def up(
+    file: File,
+    preflight: Annotated[
+        bool, typer.Option(help="Look at all nodes first, and refuse where one is not fit.")
+    ] = True,
+    as_json: Json = False,
+) -> None:
     """Start the cluster that FILE describes, and wait until it serves.
 
     Ctrl-C at any moment ends what was started. Exit code 0 also when the same cluster runs already.
@@ -75,6 +82,7 @@ def up(file: File, as_json: Json = False) -> None:
     from vdisagg.cluster.record import state_directory
     from vdisagg.launch.here import here_for, require_vllm, taken_ports
     from vdisagg.launch.nodes import Nodes
+    from vdisagg.launch.preflight.check import checked_by
     from vdisagg.launch.up import up as bring_up
     from vdisagg.plan.make import make_plan
     from vdisagg.topology.load import load
@@ -88,8 +96,14 @@ def up(file: File, as_json: Json = False) -> None:
     )
     directory = state_directory(plan.name)
     with Nodes(plan, directory) as nodes, progress_view() as view:
-        nodes.open_all()
-        result = bring_up(plan, nodes, state_directory=directory, report=view, runners_of=nodes.of)
+        result = bring_up(
+            plan,
+            nodes,
+            state_directory=directory,
+            report=view,
+            runners_of=nodes.of,
+            check=checked_by(nodes) if preflight else None,
+        )
     typer.echo(result_json(result) if as_json else up_text(result))
 
 
@@ -159,9 +173,16 @@ def check(
     commands: Annotated[
         bool, typer.Option("--commands", help="Print the command lines to type by hand.")
     ] = False,
+    nodes: Annotated[
+        bool,
+        typer.Option("--nodes", help="Look at all nodes instead, as `up` does before it starts."),
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Check FILE and print the plan: what would run where, on which ports. Starts nothing."""
+    """Check FILE and print the plan: what would run where, on which ports. Starts nothing.
+
+    With --nodes, exit code 1 when a node is not fit for the plan.
+    """
     from vdisagg.launch.here import here_for, taken_ports
     from vdisagg.plan.make import make_plan
     from vdisagg.topology.load import load
@@ -172,7 +193,9 @@ def check(
     plan = make_plan(
         topology, here_for(topology), file=file.absolute(), busy=taken_ports(topology.name)
     )
-    if as_json:
+    if nodes:
+        _check_nodes(plan, as_json)
+    elif as_json:
         typer.echo(plan_json(plan))
     elif commands:
         typer.echo(plan_commands(plan))
@@ -323,6 +346,22 @@ def bench(
         run.save(result, save)
     typer.echo(report_json(result.report) if as_json else report_text(result.report))
     raise typer.Exit(1 if result.report.failed else 0)
+
+
+def _check_nodes(plan: Plan, as_json: bool) -> None:
+    """Preflight by itself."""
+    from vdisagg.cluster.findings import errors
+    from vdisagg.cluster.record import state_root
+    from vdisagg.launch.preflight.check import check
+    from vdisagg.view.console import show
+    from vdisagg.view.preflight import findings_json, findings_table
+
+    findings = check(plan, state_root() / plan.name)
+    if as_json:
+        typer.echo(findings_json(findings))
+    else:
+        show(findings_table(findings))
+    raise typer.Exit(1 if errors(findings) else 0)
 
 
 def _chosen(file: Path | None, name: str | None) -> str:
