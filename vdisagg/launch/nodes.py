@@ -59,8 +59,9 @@ class Nodes:
         self._nodes = _by_name(plan)
         self._reached = plan.ssh_nodes() if plan is not None else ()
         self._local = LocalRunner(self._mark)
-        # By node, not by name: a recorded plan may mean another machine by the same name.
-        self._lines: dict[Node, Line] = {}
+        # Not by name alone: a recorded plan may mean another machine by the same name. Nor by all of a
+        # node: a plan before its addresses are looked up, and after, may share a line.
+        self._lines: dict[tuple[str, Ssh], Line] = {}
         self._runners: dict[Node, Runner] = {}
         self._making = threading.Lock()
 
@@ -120,11 +121,12 @@ class Nodes:
         self.close()
 
     def _line(self, node: Node) -> Line:
-        if node not in self._lines:
-            ssh = node.ssh
-            assert ssh is not None
-            self._lines[node] = Line(lambda: self._connect(node.name, ssh, self._connect_limit_s))
-        return self._lines[node]
+        ssh = node.ssh
+        assert ssh is not None
+        name = node.name
+        if (name, ssh) not in self._lines:
+            self._lines[name, ssh] = Line(lambda: self._connect(name, ssh, self._connect_limit_s))
+        return self._lines[name, ssh]
 
 
 def _by_name(plan: Plan | None) -> dict[str, Node]:
