@@ -50,7 +50,7 @@ def test_warnings_alone_let_a_launch_go_on() -> None:
 def test_up_starts_nothing_where_preflight_finds_an_error(cluster, findings: list[Finding]) -> None:  # type: ignore[no-untyped-def]
     asked: list[bool] = []
 
-    def look(wanted: Plan, *, running: bool) -> list[Finding]:
+    def look(wanted: Plan, *, running: bool, tick: Callable[[], None]) -> list[Finding]:
         assert cluster.is_empty()
         asked.append(running)
         return findings

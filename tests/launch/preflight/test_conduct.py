@@ -6,6 +6,8 @@ import os
 import socket
 import subprocess
 import sys
+import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -13,7 +15,9 @@ import pytest
 
 from fakes.two_nodes import HERE, N1, Lost, Nodes, Within, free_block, plan, serves
 from vdisagg.cluster.findings import Finding, errors
+from vdisagg.errors import Failure, Interrupted
 from vdisagg.launch.preflight.conduct import preflight
+from vdisagg.launch.preflight.shell import Here, Ran
 from vdisagg.plan.model import Plan, Secret
 from vdisagg.plan.versions import KNOWN_VERSIONS
 
@@ -125,3 +129,34 @@ def test_a_secret_that_is_missing_is_told_on_its_node(wanted: Plan) -> None:
     (one,) = errors(look(msgspec.structs.replace(wanted, instances=(p0, d0))))
     assert (one.node, one.what) == ("n1", "secrets")
     assert "MINE is not set" in one.found
+
+
+def test_a_signal_breaks_a_look_at_a_silent_node_off(wanted: Plan) -> None:
+    class Silent(Here):
+        """A node that answers long after the test."""
+
+        def run(self, words: Sequence[str], *, stdin: str = "", limit_s: float) -> Ran:
+            called.set()
+            ended.wait(60.0)
+            raise Failure("too late")
+
+    def tick() -> None:
+        if called.is_set():
+            raise Interrupted("interrupted by SIGINT", 2)
+
+    called, ended = threading.Event(), threading.Event()
+    try:
+        with pytest.raises(Interrupted):
+            preflight(wanted, Nodes(n1=Silent()), environment={}, tick=tick)
+    finally:
+        ended.set()
+
+
+def test_an_instance_that_somebody_else_starts_is_said_not_to_be_looked_at(wanted: Plan) -> None:
+    p0, d0 = wanted.instances
+    by_hand = msgspec.structs.replace(d0, manual=True)
+    found = look(msgspec.structs.replace(wanted, instances=(p0, by_hand)))
+    assert errors(found) == ()
+    assert [(f.what, f.found) for f in found if f.node == "n2"] == [
+        ("not looked at", "d0 is started by hand")
+    ]

@@ -16,7 +16,7 @@ from vdisagg.launch.preflight.shell import ask
 from vdisagg.plan.model import Address
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from vdisagg.launch.preflight.routes import Route
     from vdisagg.launch.preflight.shell import Shell
@@ -41,9 +41,16 @@ class Called(msgspec.Struct, frozen=True):
 
 
 def call_all(
-    some: Collection[Route], nodes: Mapping[str, Node], shells: Mapping[str, Shell], *, nonce: str
+    some: Collection[Route],
+    nodes: Mapping[str, Node],
+    shells: Mapping[str, Shell],
+    *,
+    nonce: str,
+    tick: Callable[[], None] | None = None,
 ) -> Called:
-    """Try every route with real sockets. `nonce` is a word that nobody else knows."""
+    """Try every route with real sockets. `nonce` is a word that nobody else knows; `tick` is called
+    several times a second, and may raise to break off: listeners then end by themselves.
+    """
     heard: dict[tuple[str, Address], str] = {}
     listened: dict[tuple[str, Address], str] = {}
     failures: dict[str, Failure] = {}
@@ -70,7 +77,7 @@ def call_all(
         node: partial(do, node, _dial(node, addresses))
         for node, addresses in routes.dialling(some).items()
     }
-    note(heard, at_once(callers))
+    note(heard, at_once(callers, tick=tick))
     wait(listeners.values(), timeout=PARTING_S)
     # Somebody has not come through to these: they are told on their own machine to end.
     waiting = {
@@ -78,8 +85,8 @@ def call_all(
         for node, listener in listeners.items()
         if not listener.done()
     }
-    at_once(waiting)
-    note(listened, at_once({node: partial(f.result) for node, f in listeners.items()}))
+    at_once(waiting, tick=tick)
+    note(listened, at_once({node: partial(f.result) for node, f in listeners.items()}, tick=tick))
     return Called(heard, listened, failures)
 
 

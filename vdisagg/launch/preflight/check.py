@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 class Check(Protocol):
     """What `up` calls before it launches anything."""
 
-    def __call__(self, plan: Plan, *, running: bool) -> Sequence[Finding]:
-        """Findings about the nodes; `running`: some of the plan's processes run already."""
+    def __call__(self, plan: Plan, *, running: bool, tick: Callable[[], None]) -> Sequence[Finding]:
+        """Findings about the nodes; `running`: some of the plan's processes run already. `tick` is
+        called several times a second; what it raises breaks the look off."""
 
 
 def check(plan: Plan, state_directory: Path) -> tuple[Finding, ...]:
@@ -40,8 +41,8 @@ def check(plan: Plan, state_directory: Path) -> tuple[Finding, ...]:
 def checked_by(nodes: Nodes) -> Check:
     """What `up` calls, over connections that it uses afterwards too."""
 
-    def look(plan: Plan, *, running: bool) -> tuple[Finding, ...]:
-        return preflight(plan, nodes.of(plan), running=running)
+    def look(plan: Plan, *, running: bool, tick: Callable[[], None]) -> tuple[Finding, ...]:
+        return preflight(plan, nodes.of(plan), running=running, tick=tick)
 
     return look
 

@@ -47,14 +47,15 @@ def preflight(
     nodes: Nodes,
     *,
     running: bool = False,
+    tick: Callable[[], None] | None = None,
     environment: Mapping[str, str] = os.environ,
     now: Callable[[], float] = time.time,
 ) -> tuple[Finding, ...]:
     """Everything that speaks for or against launching the plan, all nodes looked at together.
 
     `running`: the cluster is up, so that its own ports and GPUs are taken, by itself. A node that
-    does not answer costs its own row, and those of paths that end there. `environment` has the
-    values of secrets; `now` is Unix time.
+    does not answer costs its own row, and those of paths that end there. `tick` is called several times
+    a second, and may raise to break off. `environment` has the values of secrets; `now` is Unix time.
     """
     visited = {node.name: node for node in needs.visited(plan)}
     shells: dict[str, Shell] = {name: nodes.connection(name) or Here() for name in visited}
@@ -64,7 +65,7 @@ def preflight(
         for name, node in visited.items()
     }
     looks: dict[str, Look] = {}
-    for name, outcome in at_once(work).items():
+    for name, outcome in at_once(work, tick=tick).items():
         if isinstance(outcome, Failure):
             findings.append(_silent(visited[name], outcome))
         else:
@@ -73,10 +74,11 @@ def preflight(
                 plan, visited[name], outcome.facts, outcome.skew, running=running
             )
     findings += _together(plan, looks)
+    findings += _left_to_others(plan, visited)
     if running:
         findings.append(_up_already(plan))
     else:
-        findings += _try_paths(plan, {name: visited[name] for name in looks}, shells, looks)
+        findings += _try_paths(plan, {name: visited[name] for name in looks}, shells, looks, tick)
     return _in_order(plan, findings)
 
 
@@ -136,6 +138,15 @@ def _together(plan: Plan, looks: Mapping[str, Look]) -> list[Finding]:
     ]
 
 
+def _left_to_others(plan: Plan, visited: Mapping[str, Node]) -> list[Finding]:
+    """Instances that somebody else starts, on nodes that are not ours to enter."""
+    return [
+        Finding(i.process.node, "not looked at", f"{i.name} is started by hand", level="note")
+        for i in plan.manual_instances()
+        if i.process.node not in visited
+    ]
+
+
 def _up_already(plan: Plan) -> Finding:
     found = f"cluster {plan.name} runs: its ports, its GPUs and the paths between nodes are in use"
     return Finding(agree.ALL, "not tested", found, level="note")
@@ -146,6 +157,7 @@ def _try_paths(
     nodes: Mapping[str, Node],
     shells: Mapping[str, Shell],
     looks: Mapping[str, Look],
+    tick: Callable[[], None] | None,
 ) -> list[Finding]:
     """Have the nodes call each other, as the cluster's processes will.
 
@@ -160,7 +172,7 @@ def _try_paths(
     some = [route for route in every if (route.target, route.address) not in busy]
     if not some:
         return []
-    called = calls.call_all(some, nodes, shells, nonce=secrets.token_hex(16))
+    called = calls.call_all(some, nodes, shells, nonce=secrets.token_hex(16), tick=tick)
     silent = [_silent(nodes[name], failure) for name, failure in called.failures.items()]
     count = sum(called.heard.get((route.source, route.address)) == "" for route in some)
     found = f"{count} of {len(some)} between nodes are open"
