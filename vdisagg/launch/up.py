@@ -249,8 +249,9 @@ class _Launch:
     def check_nodes(self, check: Check | None) -> None:
         """Raises PreflightFailed when the nodes are not fit, and Interrupted."""
         if check is not None:
-            findings = check(self.plan, running=bool(self.adopted))
-            self._interrupt.check()
+            tick = self._interrupt.check
+            findings = check(self.plan, running=bool(self.adopted), tick=tick)
+            tick()
             refuse_errors(self.plan, findings, self._report.say)
 
     def test_ports(self) -> None:
