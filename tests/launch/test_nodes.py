@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,12 +18,14 @@ from vdisagg.errors import Failure, LaunchFailed, Unreachable
 from vdisagg.launch.down import down_found
 from vdisagg.launch.lookout import Lookout
 from vdisagg.launch.nodes import Nodes
+from vdisagg.launch.up import up
 from vdisagg.plan.model import Node, Secret, Ssh
 
 if TYPE_CHECKING:
     from tests.launch.conftest import Cluster
     from vdisagg.plan.model import Process
 
+LOADS_FOR_EVER = "rm -f ready; echo loading; sleep 1000 & wait"
 DIES = "rm -f ready; echo no memory; exit 7"
 
 
@@ -382,3 +385,79 @@ def test_who_waits_while_another_connects_shares_what_comes_of_it(spread: Cluste
         thread.join()
     assert failed == ["n1: nobody there"] * 3
     assert len(attempts) <= 3
+
+
+def test_a_launch_gives_up_on_a_node_that_stays_silent_and_keeps_the_record(
+    spread: Cluster, hosts: Hosts, wait_until: Callable[..., None]
+) -> None:
+    """Time goes a hundred times as fast in it. The controller does not hear of the process either."""
+    directory = str(spread.root / "n1" / "demo" / "front-end")
+    spread.extra["front-end"] = {
+        "node": "n1",
+        "directory": directory,
+        "argv": ("sh", "-c", "rm -f ready; exec sleep 1000"),
+    }
+    spread.launch_s = 1e6
+
+    def cut() -> None:
+        wait_until(lambda: spread.observe("front-end").state == "running")
+        hosts.cut("n1.example")
+
+    cutting = threading.Thread(target=cut)
+    cutting.start()
+    with pytest.raises(LaunchFailed, match=r"front-end: unreachable: n1: .*\nnext: mend the netw"):
+        up(
+            spread.plan,
+            spread.runner_for,
+            state_directory=spread.directory,
+            report=spread.talk,
+            environment={},
+            clock=lambda: time.monotonic() * 100,
+        )
+    cutting.join()
+    assert "unreachable" in spread.talk.stages["front-end"]
+    assert record.read(spread.directory) is not None
+    hosts.heal("n1.example")
+    spread.down()
+    assert spread.is_empty()
+
+
+class Watch:
+    """A clock that goes on only when somebody works."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class WorkingRunner:
+    """A node that takes a second to answer, and counts."""
+
+    def __init__(self, watch: Watch) -> None:
+        self.watch = watch
+        self.asked = 0
+
+    def observe_all(self, processes: list[Process]) -> list[Observation]:
+        self.asked += 1
+        self.watch.now += 1.0
+        return [Observation("running", pid=self.asked)] * len(processes)
+
+
+def test_glances_ask_a_node_again_only_after_a_rest(
+    spread: Cluster, wait_until: Callable[..., None]
+) -> None:
+    watch = Watch()
+    runner = WorkingRunner(watch)
+    lookout = Lookout(spread.plan, lambda node: runner, clock=watch)  # type: ignore[arg-type,return-value]
+    first = lookout.glance()
+    assert {seen.state for seen in first.values()} == {"running"}
+    assert runner.asked == 3  # nodes
+    assert lookout.glance() == first
+    watch.now += 2.9
+    assert lookout.glance() == first
+    assert runner.asked == 3
+    watch.now += 0.2
+    wait_until(lambda: lookout.glance() != first)
+    assert runner.asked == 6
