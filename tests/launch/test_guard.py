@@ -11,12 +11,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 from vdisagg.cluster import record
-from vdisagg.launch import guard
+from vdisagg.launch import guard, logfile, ports
 
 TREE = "echo out; echo err >&2; sh -c 'sleep 1000 & wait' & sleep 1000 & wait"
 
@@ -299,11 +300,14 @@ def test_values_of_the_environment_stand_in_no_file_and_no_command_line(
 def test_the_record_repeats_the_guards_file_names() -> None:
     for name in ("PROCESS_FILE", "EXIT_FILE", "LOG_FILE", "OLD_LOG_FILE"):
         assert getattr(guard, name) == getattr(record, name)
+    assert logfile.LOG_FILE == record.LOG_FILE
+    assert guard.SWITCHES_DIRECTORY == record.SWITCHES_DIRECTORY
 
 
-def test_the_guard_runs_on_any_node() -> None:
-    """It is copied there alone: Python 3.8's grammar, and nothing but the standard library."""
-    tree = ast.parse(Path(guard.__file__).read_text(), feature_version=(3, 8))
+@pytest.mark.parametrize("module", [guard, logfile, ports], ids=lambda module: module.__name__)
+def test_what_is_copied_to_nodes_runs_on_any_of_them(module: ModuleType) -> None:
+    """Each file is there alone: Python 3.8's grammar, and nothing but the standard library."""
+    tree = ast.parse(Path(module.__file__ or "").read_text(), feature_version=(3, 8))
     imported = {
         name.partition(".")[0]
         for node in ast.walk(tree)
