@@ -5,18 +5,20 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from vdisagg import __version__
-from vdisagg.errors import Error, UsageError
+from vdisagg.errors import Error, Failure, UsageError
 from vdisagg.view.errors import show_error
 
 if TYPE_CHECKING:
     from vdisagg.cluster.snapshot import DownResult
+    from vdisagg.launch.addresses import Found
     from vdisagg.launch.nodes import Nodes
     from vdisagg.plan.model import Plan
+    from vdisagg.topology.model import Topology
 
 app = typer.Typer(
     name="vdisagg",
@@ -80,22 +82,21 @@ def up(
     Ctrl-C at any moment ends what was started. Exit code 0 also when the same cluster runs already.
     """
     from vdisagg.cluster.record import state_directory
-    from vdisagg.launch.here import here_for, require_vllm, taken_ports
+    from vdisagg.launch.addresses import find_addresses
+    from vdisagg.launch.here import require_vllm
     from vdisagg.launch.nodes import Nodes
     from vdisagg.launch.preflight.check import checked_by
     from vdisagg.launch.up import up as bring_up
-    from vdisagg.plan.make import make_plan
     from vdisagg.topology.load import load
     from vdisagg.view.progress import progress_view
     from vdisagg.view.result import result_json, up_text
 
     topology = load(file)
     require_vllm(topology)
-    plan = make_plan(
-        topology, here_for(topology), file=file.absolute(), busy=taken_ports(topology.name)
-    )
-    directory = state_directory(plan.name)
-    with Nodes(plan, directory) as nodes, progress_view() as view:
+    directory = state_directory(topology.name)
+    with Nodes(_planned(topology, file), directory) as first, progress_view() as view:
+        plan = _planned(topology, file, find_addresses(topology, first.connection))
+        nodes = first.of(plan)
         result = bring_up(
             plan,
             nodes,
@@ -183,19 +184,15 @@ def check(
 
     With --nodes, exit code 1 when a node is not fit for the plan.
     """
-    from vdisagg.launch.here import here_for, taken_ports
-    from vdisagg.plan.make import make_plan
     from vdisagg.topology.load import load
     from vdisagg.view.console import show
     from vdisagg.view.plan import plan_commands, plan_json, plan_table
 
     topology = load(file)
-    plan = make_plan(
-        topology, here_for(topology), file=file.absolute(), busy=taken_ports(topology.name)
-    )
     if nodes:
-        _check_nodes(plan, as_json)
-    elif as_json:
+        _check_nodes(topology, file, as_json)
+    plan = _planned(topology, file)
+    if as_json:
         typer.echo(plan_json(plan))
     elif commands:
         typer.echo(plan_commands(plan))
@@ -216,20 +213,13 @@ def connect(
     it, and taken from the variables or files of whoever runs it.
     """
     from vdisagg.cluster.record import read, state_root
-    from vdisagg.launch.here import here_for, taken_ports
     from vdisagg.launch.manual import manual_process
     from vdisagg.plan.commands import command_line
-    from vdisagg.plan.make import make_plan
     from vdisagg.topology.load import load
 
     topology = load(file)
     recorded = read(state_root() / topology.name)
-    if recorded is not None:
-        plan = recorded.plan
-    else:
-        plan = make_plan(
-            topology, here_for(topology), file=file.absolute(), busy=taken_ports(topology.name)
-        )
+    plan = recorded.plan if recorded is not None else _planned(topology, file)
     typer.echo(command_line(manual_process(plan, instance)))
     if recorded is None:
         _say_on_stderr(f"cluster {plan.name} does not run yet: `up` may choose other ports")
@@ -261,11 +251,17 @@ def logs(
 @app.command(epilog="Example: vdisagg events --json")
 def events(file: OptionalFile = None, name: Name = None, as_json: Json = False) -> None:
     """Show what happened to the cluster since its controller started."""
-    from vdisagg.cluster.admin import Events, ask
-    from vdisagg.cluster.record import state_root
+    from vdisagg.cluster.admin import Events
+    from vdisagg.cluster.record import read, state_root
+    from vdisagg.launch.far_controller import ask
     from vdisagg.view.events import events_json, events_text
 
-    answer = ask(state_root() / _chosen(file, name), Events, "events")
+    directory = state_root() / _chosen(file, name)
+    recorded = read(directory)
+    if recorded is None:
+        raise Failure(f"cluster {directory.name} is not up; next: `vdisagg up` it")
+    with _nodes_of(directory) as nodes:
+        answer = ask(recorded.plan, directory, nodes, Events, "events", timeout_s=5.0)
     typer.echo(events_json(answer.events) if as_json else events_text(answer.events))
 
 
@@ -348,15 +344,29 @@ def bench(
     raise typer.Exit(1 if result.report.failed else 0)
 
 
-def _check_nodes(plan: Plan, as_json: bool) -> None:
+def _planned(topology: Topology, file: Path, found: Found | None = None) -> Plan:
+    """The plan; where `found` is left out, with the addresses that no node has to be asked for."""
+    from vdisagg.launch.here import here_for, taken_ports
+    from vdisagg.plan.make import make_plan
+
+    here = here_for(topology, found)
+    return make_plan(topology, here, file=file.absolute(), busy=taken_ports(topology.name))
+
+
+def _check_nodes(topology: Topology, file: Path, as_json: bool) -> NoReturn:
     """Preflight by itself."""
     from vdisagg.cluster.findings import errors
     from vdisagg.cluster.record import state_root
+    from vdisagg.launch.addresses import find_addresses
+    from vdisagg.launch.nodes import Nodes
     from vdisagg.launch.preflight.check import check
     from vdisagg.view.console import show
     from vdisagg.view.preflight import findings_json, findings_table
 
-    findings = check(plan, state_root() / plan.name)
+    directory = state_root() / topology.name
+    with Nodes(_planned(topology, file), directory) as nodes:
+        found = find_addresses(topology, nodes.connection)
+    findings = check(_planned(topology, file, found), directory)
     if as_json:
         typer.echo(findings_json(findings))
     else:

@@ -85,3 +85,28 @@ def test_with_a_tunnel_nothing_here_listens_on_the_network(bed: Bed) -> None:
     assert bed.here.address not in listening
     bed.vdisagg("down")
     bed.nothing_is_left()
+
+
+def test_controller_and_front_end_on_a_node_go_on_without_the_machine_that_launched_them(
+    bed: Bed,
+) -> None:
+    n1, n2 = bed.nodes(2)
+    file = bed.topology([n1, n2], controller={"node": "n1"}, front_end={"node": "n1"})
+    bed.vdisagg("up", file)
+    url = f"http://{n1.address}:8000"
+    bed.serves(url=url)
+    assert bed.status()["healthy"]
+    assert bed.status()["controller_answers"]
+    assert "p0→d0" in bed.vdisagg("events").stdout
+    assert [words for words in bed.here.processes().values() if "vdisagg" in words] == []
+    bed.vdisagg("down")
+    bed.nothing_is_left()
+
+
+def test_a_controller_on_a_node_serves_a_front_end_and_an_engine_here(bed: Bed) -> None:
+    (n1,) = bed.nodes(1)
+    file = bed.topology([n1, bed.here], controller={"node": "n1"}, front_end={"node": "here"})
+    bed.vdisagg("up", file)
+    bed.serves()
+    bed.vdisagg("down")
+    bed.nothing_is_left()

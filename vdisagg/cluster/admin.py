@@ -139,20 +139,35 @@ def ask(directory: Path, answer: type[Answer], op: str, *, timeout_s: float = 5.
     Raises ControllerGone when nothing answers, or answers with a refusal, within `timeout_s`.
     """
     try:
-        path, descriptor = socket_address(directory)
-        try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-                connection.settimeout(timeout_s)
-                connection.connect(path)
-                connection.sendall(msgspec.json.encode({"op": op}) + b"\n")
-                with connection.makefile("rb") as lines:
-                    line = lines.readline()
-        finally:
-            os.close(descriptor)
+        line = exchange(directory, request(op), timeout_s=timeout_s)
     except OSError as exc:
         raise ControllerGone(
             f"the controller does not answer on {directory}/{SOCKET_NAME}: {exc}"
         ) from exc
+    return parse(line, answer, op)
+
+
+def exchange(directory: Path, line: bytes, *, timeout_s: float) -> bytes:
+    """Send one line to the socket in `directory`; the line that comes back. Raises OSError."""
+    path, descriptor = socket_address(directory)
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(timeout_s)
+            connection.connect(path)
+            connection.sendall(line)
+            with connection.makefile("rb") as lines:
+                return lines.readline()
+    finally:
+        os.close(descriptor)
+
+
+def request(op: str) -> bytes:
+    """A request as it goes over the socket."""
+    return msgspec.json.encode({"op": op}) + b"\n"
+
+
+def parse(line: bytes, answer: type[Answer], op: str) -> Answer:
+    """What came back. Raises ControllerGone for what is no answer, or a refusal."""
     try:
         return msgspec.json.decode(line, type=answer)
     except msgspec.DecodeError as exc:

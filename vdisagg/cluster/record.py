@@ -135,9 +135,14 @@ def write(directory: Path, record: Record) -> None:
         raise Failure(f"{directory / RECORD_FILE}: cannot be written: {exc.strerror}") from exc
 
 
+def encode(record: Record) -> bytes:
+    """A record as it is written."""
+    return msgspec.json.format(msgspec.json.encode(record))
+
+
 def _write_whole(part: Path, record: Record) -> None:
     with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        file.write(msgspec.json.format(msgspec.json.encode(record)))
+        file.write(encode(record))
         file.flush()
         os.fsync(file.fileno())
     part.replace(part.with_name(RECORD_FILE))

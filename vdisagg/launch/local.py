@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from vdisagg.errors import LaunchFailed
+from vdisagg.cluster.admin import exchange
+from vdisagg.errors import Failure, LaunchFailed
 from vdisagg.launch import answers, guard, logfile, ports
 
 if TYPE_CHECKING:
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from vdisagg.plan.model import Address, Process
 
 SWITCHES = Path(__file__).parent / "switches"
+NO_FILES: Mapping[str, str] = MappingProxyType({})
 START_LIMIT_S = 30.0  # a start takes 0.1 s; a machine that swaps may need longer
 
 
@@ -29,10 +33,19 @@ class LocalRunner:
     def __init__(self, mark: Mark | None = None) -> None:
         self._mark = mark
 
-    def start(self, process: Process, secrets: Mapping[str, str], grace_s: float) -> Started:
+    def start(
+        self,
+        process: Process,
+        secrets: Mapping[str, str],
+        grace_s: float,
+        files: Mapping[str, str] = NO_FILES,
+    ) -> Started:
         directory = _directory(process)
         try:
             ticket = guard.issue_ticket(directory)
+            for path, text in files.items():
+                (directory / path).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                (directory / path).write_text(text)
         except OSError as exc:
             raise LaunchFailed(
                 f"{process.name}: {exc.filename}: {exc.strerror}; "
@@ -65,6 +78,13 @@ class LocalRunner:
 
     def follow(self, process: Process, lines: int) -> Iterator[str]:
         return logfile.follow(_directory(process), lines)
+
+    def relay(self, process: Process, line: str, limit_s: float) -> str:
+        try:
+            answer = exchange(_directory(process), line.encode(), timeout_s=limit_s)
+        except OSError as exc:
+            raise Failure(str(exc)) from exc
+        return answer.decode()
 
     def busy_ports(self, addresses: Iterable[Address]) -> dict[Address, str]:
         return ports.busy(addresses)

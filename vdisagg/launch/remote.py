@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from vdisagg.errors import Failure, LaunchFailed
+from vdisagg.cluster.admin import SOCKET_NAME
+from vdisagg.errors import Failure, LaunchFailed, Unreachable
 from vdisagg.launch import answers, guard, logfile, ports
-from vdisagg.launch.local import START_LIMIT_S, SWITCHES
+from vdisagg.launch.far_controller import RELAY
+from vdisagg.launch.local import NO_FILES, START_LIMIT_S, SWITCHES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -124,9 +126,19 @@ class RemoteRunner:
         self._tools: Tools | None = None
         self._arriving = threading.Lock()
 
-    def start(self, process: Process, secrets: Mapping[str, str], grace_s: float) -> Started:
-        switches = f"{self._arrive().folder}/{SWITCHES_FOLDER}"
+    def start(
+        self,
+        process: Process,
+        secrets: Mapping[str, str],
+        grace_s: float,
+        files: Mapping[str, str] = NO_FILES,
+    ) -> Started:
+        tools = self._arrive()
+        switches = f"{tools.folder}/{SWITCHES_FOLDER}"
         ticket = self._guard("ticket", process.directory)["ticket"]
+        if files:
+            own = f"{tools.folder}/{process.name}"
+            self._unpack(tools.python, {f"{own}/{path}": text for path, text in files.items()})
         job = answers.job(process, secrets, grace_s, ticket, self._mark, switches)
         answer = self._guard(
             "start", process.directory, stdin=json.dumps(job), limit_s=START_LIMIT_S
@@ -161,7 +173,18 @@ class RemoteRunner:
 
     def follow(self, process: Process, lines: int) -> Iterator[str]:
         words = self._words(logfile.__file__, "follow", process.directory, str(lines))
-        return self._connection.lines(words)
+        yield from self._connection.lines(words)
+        raise Unreachable(  # it never ends by itself
+            f"{self._node.name}: what reads the log of {process.name} there was ended; next: ask again"
+        )
+
+    def relay(self, process: Process, line: str, limit_s: float) -> str:
+        python = self._arrive().python
+        words = (python, "-I", "-S", "-c", RELAY, process.directory, str(limit_s), SOCKET_NAME)
+        done = self._connection.run(words, stdin=line, limit_s=limit_s + ASK_LIMIT_S)
+        if done.code:
+            raise Failure((done.stderr.strip().splitlines() or ["it said nothing"])[-1])
+        return done.stdout
 
     def busy_ports(self, addresses: Iterable[Address]) -> dict[Address, str]:
         asked = {(address.host, address.port): address for address in addresses}

@@ -55,11 +55,18 @@ class Runner(Protocol):
     Calls raise Failure where the node cannot be asked.
     """
 
-    def start(self, process: Process, secrets: Mapping[str, str], grace_s: float) -> Started:
+    def start(
+        self,
+        process: Process,
+        secrets: Mapping[str, str],
+        grace_s: float,
+        files: Mapping[str, str] = ...,
+    ) -> Started:
         """Start a process under a guard, its switches put in place before.
 
-        `secrets` (variable → value) join its environment and are written nowhere. Raises
-        LaunchFailed when it cannot be started, or already runs.
+        `secrets` (variable → value) join its environment and are written nowhere. `files` (path → text)
+        are written into its directory first. Raises LaunchFailed when it cannot be started, or
+        already runs.
         """
 
     def observe(self, process: Process) -> Observation:
@@ -85,6 +92,9 @@ class Runner(Protocol):
 
     def follow(self, process: Process, lines: int) -> Iterator[str]:
         """The last lines of the process's log, then those that are added, for ever."""
+
+    def relay(self, process: Process, line: str, limit_s: float) -> str:
+        """Send a line to the admin socket in the process's directory; the line that comes back."""
 
     def busy_ports(self, addresses: Iterable[Address]) -> dict[Address, str]:
         """Which of the addresses cannot be bound, and who holds them or why."""

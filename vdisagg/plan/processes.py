@@ -114,15 +114,23 @@ def front_end(site: Site, handshake: Address) -> FrontEnd:
 
 
 def controller(site: Site) -> Process:
-    """Our own process."""
+    """Our own process. On another machine its package lies in its directory, with its record."""
     node = site.topology.controller.node or ""
+    directory = site.directory(node, CONTROLLER)
+    env = {"PYTHONUNBUFFERED": "1"}
+    if site.node(node).local:
+        here = site.here
+        argv: tuple[str, ...] = (here.python, "-m", "vdisagg.control", str(here.state_directory))
+    else:
+        argv = site.vllm_python(node, ("-m", "vdisagg.control", directory))
+        env["PYTHONPATH"] = f"{directory}/package"
     return Process(
         name=CONTROLLER,
         kind="controller",
         node=node,
-        argv=(site.here.python, "-m", "vdisagg.control", str(site.here.state_directory)),
-        env={"PYTHONUNBUFFERED": "1"},
-        directory=site.directory(node, CONTROLLER),
+        argv=argv,
+        env=env,
+        directory=directory,
     )
 
 

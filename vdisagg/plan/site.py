@@ -10,6 +10,15 @@ from vdisagg.topology.model import Node, Topology
 
 LOOPBACK = "127.0.0.1"
 SETUP = '{setup}\nexec "$@"'
+INTERPRETER = """\
+vllm=$(command -v "$1") || { echo "$1: not found" >&2; exit 127; }
+shift
+IFS= read -r first <"$vllm"
+case $first in
+  "#!"*python*) exec ${first#"#!"} "$@" ;;
+  *) exec "$(dirname "$vllm")/python" "$@" ;;
+esac"""
+"""Becomes the interpreter that the vllm script runs on: its first line names it, or it is beside it."""
 
 
 @dataclass(frozen=True)
@@ -76,9 +85,12 @@ class Site:
         """
         if self.topology.control == "tunnel":
             return LOOPBACK
-        named = self.named_host(self.topology.controller.node)
+        controller = self.topology.controller.node
+        named = self.named_host(controller)
         if named is not None:
             return named
+        if not self.node(controller).local:
+            return self.host(controller)
         if self.node(name).local:
             return LOOPBACK
         return self.here.routes.get(name or "", f"ADDRESS-TOWARDS-{name}")
@@ -117,9 +129,21 @@ class Site:
             found = self.here.vllm if node.local and node.setup is None else "vllm"
             vllm = (node.vllm or found,)
         command = (*vllm, "serve", *words)
-        if node.setup is None:
+        return self._set_up(node_name, command)
+
+    def vllm_python(self, node_name: str | None, words: tuple[str, ...]) -> tuple[str, ...]:
+        """The interpreter of the node's vLLM with these words."""
+        node = self.node(node_name)
+        if node.python is not None:
+            return self._set_up(node_name, (node.python, *words))
+        finding = ("sh", "-c", INTERPRETER, "vllm-python", node.vllm or "vllm", *words)
+        return self._set_up(node_name, finding)
+
+    def _set_up(self, node_name: str | None, command: tuple[str, ...]) -> tuple[str, ...]:
+        setup = self.node(node_name).setup
+        if setup is None:
             return command
-        return ("bash", "-ec", SETUP.format(setup=node.setup.strip()), "setup", *command)
+        return ("bash", "-ec", SETUP.format(setup=setup.strip()), "setup", *command)
 
     def switches(
         self, node_name: str | None, directory: str, env: dict[str, str]

@@ -50,8 +50,9 @@ def _nodes(topology: Topology) -> list[Fault]:
 def _places(topology: Topology) -> list[Fault]:
     """Where controller and front end cannot be."""
     faults = []
-    if not _local(topology, topology.controller.node):
-        what, next_ = "is not offered yet on a node with `ssh`", "leave it out: it runs here"
+    if not _local(topology, topology.controller.node) and topology.control == "tunnel":
+        what = f"is {topology.controller.node}, and tunnels begin on this machine"
+        next_ = "leave it out: the controller runs here; or say `control: direct`"
         faults.append(Fault(("controller", "node"), what, next_))
     front_end = topology.front_end
     if _local(topology, front_end.node):

@@ -1,0 +1,81 @@
+"""The controller on another machine: what has to be there before it starts, and how it is asked.
+
+Nothing of ours is installed on nodes, so the package travels into the process's own directory, with the
+record; the directory is then the controller's state directory. ZeroMQ and msgspec are there, since
+vLLM needs both.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import vdisagg
+from vdisagg.cluster import admin, record
+from vdisagg.errors import ControllerGone, Failure
+from vdisagg.launch.background import in_background
+
+if TYPE_CHECKING:
+    from vdisagg.cluster.record import Record
+    from vdisagg.launch.runner import RunnerFor
+    from vdisagg.plan.model import Plan
+
+PACKAGE = "package"  # plan.processes puts it on the controller's PYTHONPATH
+PARTS = ("*.py", "cluster/*.py", "control/*.py", "plan/*.py")
+"""Modules that the controller may import; tests/test_floors.py holds what it does import."""
+
+ASK_LIMIT_S = 3.0
+
+RELAY = """\
+import os, socket, sys
+os.chdir(os.path.expanduser(sys.argv[1]))
+with socket.socket(socket.AF_UNIX) as connection:
+    connection.settimeout(float(sys.argv[2]))
+    connection.connect(sys.argv[3])
+    connection.sendall(sys.stdin.buffer.read())
+    with connection.makefile("rb") as lines:
+        sys.stdout.buffer.write(lines.readline())
+"""
+"""One line to the socket, one line back. From within its directory: paths of sockets are short."""
+
+
+def is_far(plan: Plan) -> bool:
+    """Whether the controller runs on a machine that is reached by SSH."""
+    return any(node.name == plan.controller.node and node.ssh is not None for node in plan.nodes)
+
+
+def files(recorded: Record) -> dict[str, str]:
+    """What the controller's directory holds before its start: path below it → text."""
+    root = Path(vdisagg.__file__).parent
+    modules = [path for pattern in PARTS for path in sorted(root.glob(pattern))]
+    travelling = {f"{PACKAGE}/vdisagg/{p.relative_to(root)}": p.read_text() for p in modules}
+    return {record.RECORD_FILE: record.encode(recorded).decode(), **travelling}
+
+
+def ask(
+    plan: Plan,
+    state_directory: Path,
+    runner_for: RunnerFor,
+    answer: type[admin.Answer],
+    op: str,
+    *,
+    timeout_s: float,
+) -> admin.Answer:
+    """Send one request to the cluster's controller, wherever it is.
+
+    Raises ControllerGone when nothing answers, or answers with a refusal, within `timeout_s` (a little
+    more over SSH).
+    """
+    if not is_far(plan):
+        return admin.ask(state_directory, answer, op, timeout_s=timeout_s)
+    node, process = plan.controller.node, plan.controller
+    request = admin.request(op).decode()
+    # A node that can't be reached is tried for longer than anybody wants to wait here.
+    asked = in_background(lambda: runner_for(node).relay(process, request, timeout_s))
+    try:
+        line = asked.result(timeout=timeout_s + ASK_LIMIT_S)
+    except TimeoutError:
+        raise ControllerGone(f"the controller on {node} does not answer") from None
+    except Failure as exc:
+        raise ControllerGone(f"the controller on {node} does not answer: {exc}") from exc
+    return admin.parse(line.encode(), answer, op)
