@@ -160,7 +160,7 @@ def test_logs_and_events_of_what_does_not_run_say_so(run: Run) -> None:
     assert "cluster demo is not recorded" in logs.stderr
     events = run("events", "--name", "demo")
     assert events.returncode == 1
-    assert "the controller does not answer" in events.stderr
+    assert "cluster demo is not up" in events.stderr
 
 
 def test_an_unreadable_record_is_an_error_and_no_traceback(run: Run, tmp_path: Path) -> None:

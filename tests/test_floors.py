@@ -26,7 +26,7 @@ FLOORS: dict[str, set[str]] = {
 
 HOMES: dict[str, tuple[str, ...]] = {
     "paramiko": ("launch/ssh",),
-    "zmq": ("control/endpoint", "control/front", "control/sockets"),
+    "zmq": ("control/admission", "control/endpoint", "control/front", "control/sockets"),
     "rich": ("view/",),
     "typer": ("cli.py",),
     "pydantic": ("topology/",),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -193,7 +194,7 @@ def test_a_front_end_elsewhere_listens_where_people_here_reach_it(planned: Plann
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        ("controller: {node: n1}\n", "controller.node: is not offered yet"),
+        ("control: tunnel\ncontroller: {node: n1}\n", "controller.node: is n1, and tunnels begin"),
         ("front_end: {node: n1, host: '::1'}\n", "front_end.host: is a loopback address of n1"),
         ("control: tunnel\nfront_end: {node: n1}\n", "front_end.node: is n1, and `control: tunn"),
     ],
@@ -302,3 +303,36 @@ def test_an_engine_started_by_hand_needs_no_file_of_ours(planned: Planned) -> No
     assert not d0.switches
     assert "PYTHONPATH" not in d0.env
     assert not [name for name in d0.env if name.startswith("VDISAGG")]
+
+
+def test_a_controller_on_a_node_is_dialled_at_the_nodes_address_and_has_its_package_beside_it(
+    planned: Planned,
+) -> None:
+    text = TWO.replace("gpus: 1, ssh: me@box1", "python: /venv/bin/python, gpus: 1, ssh: me@box1")
+    plan = planned(text + "controller: {node: n1}\n", HERE)
+    assert plan.controller.argv == (
+        *("/venv/bin/python", "-m", "vdisagg.control"),
+        "~/.vdisagg/t/controller",
+    )
+    assert plan.controller.env["PYTHONPATH"] == "~/.vdisagg/t/controller/package"
+    assert {address.host for i in plan.instances for address in i.control} == {"192.0.2.11"}
+    assert plan.front_end.process.node == "n1"
+    assert plan.front_end.handshake.host == "192.0.2.11"
+
+
+@pytest.mark.parametrize("first", ["#!{python}", "#!/bin/sh"])
+def test_the_interpreter_is_that_of_the_nodes_vllm(
+    planned: Planned, tmp_path: Path, first: str
+) -> None:
+    """By the first line of the script, or, where that is a shell's, beside the script."""
+    (tmp_path / "python").symlink_to(sys.executable)
+    vllm = tmp_path / "vllm"
+    vllm.write_text(first.format(python=sys.executable) + "\n")
+    vllm.chmod(0o755)
+    text = TWO.replace("gpus: 1, ssh: me@box1", f"vllm: {vllm}, gpus: 1, ssh: me@box1")
+    argv = planned(text + "controller: {node: n1}\n", HERE).controller.argv
+    assert argv[-3:] == ("-m", "vdisagg.control", "~/.vdisagg/t/controller")
+    done = subprocess.run(
+        (*argv[:-3], "-c", "import sys; print(sys.executable)"), capture_output=True, text=True
+    )
+    assert done.stdout.strip() in (sys.executable, str(tmp_path / "python")), done.stderr

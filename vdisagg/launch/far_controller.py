@@ -10,7 +10,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import vdisagg
 from vdisagg.cluster import admin, record
 from vdisagg.errors import ControllerGone, Failure
 from vdisagg.launch.background import in_background
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 PACKAGE = "package"  # plan.processes puts it on the controller's PYTHONPATH
 PARTS = ("*.py", "cluster/*.py", "control/*.py", "plan/*.py")
-"""Modules that the controller may import; tests/test_floors.py holds what it does import."""
+"""The modules that the controller imports, and their neighbours."""
 
 ASK_LIMIT_S = 3.0
 
@@ -46,7 +45,7 @@ def is_far(plan: Plan) -> bool:
 
 def files(recorded: Record) -> dict[str, str]:
     """What the controller's directory holds before its start: path below it → text."""
-    root = Path(vdisagg.__file__).parent
+    root = Path(__file__).parents[1]
     modules = [path for pattern in PARTS for path in sorted(root.glob(pattern))]
     travelling = {f"{PACKAGE}/vdisagg/{p.relative_to(root)}": p.read_text() for p in modules}
     return {record.RECORD_FILE: record.encode(recorded).decode(), **travelling}

@@ -60,6 +60,7 @@ print(json.dumps({"python": sys.executable, "folder": folder, "files": found}))
 UNPACK = """\
 import json, os, sys
 for path, text in json.load(sys.stdin).items():
+    path = os.path.expanduser(path)
     os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
     part = "%s.part.%d" % (path, os.getpid())
     with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
@@ -137,7 +138,7 @@ class RemoteRunner:
         switches = f"{tools.folder}/{SWITCHES_FOLDER}"
         ticket = self._guard("ticket", process.directory)["ticket"]
         if files:
-            own = f"{tools.folder}/{process.name}"
+            own = process.directory
             self._unpack(tools.python, {f"{own}/{path}": text for path, text in files.items()})
         job = answers.job(process, secrets, grace_s, ticket, self._mark, switches)
         answer = self._guard(

@@ -53,7 +53,7 @@ def _places(topology: Topology) -> list[Fault]:
     if not _local(topology, topology.controller.node) and topology.control == "tunnel":
         what = f"is {topology.controller.node}, and tunnels begin on this machine"
         next_ = "leave it out: the controller runs here; or say `control: direct`"
-        faults.append(Fault(("controller", "node"), what, next_))
+        return [Fault(("controller", "node"), what, next_)]
     front_end = topology.front_end
     if _local(topology, front_end.node):
         return faults
