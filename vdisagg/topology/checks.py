@@ -49,7 +49,7 @@ def _nodes(topology: Topology) -> list[Fault]:
 
 def _places(topology: Topology) -> list[Fault]:
     """Where controller and front end cannot be."""
-    faults = []
+    faults: list[Fault] = []
     if not _local(topology, topology.controller.node) and topology.control == "tunnel":
         what = f"is {topology.controller.node}, and tunnels begin on this machine"
         next_ = "leave it out: the controller runs here; or say `control: direct`"
