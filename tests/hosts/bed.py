@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import yaml
 
 from fakes.engine import continuation
-from hosts.network import Host, Network
+from hosts.network import Command, Host, Network
 from hosts.processes import children
 from hosts.stub import install
 
@@ -29,10 +29,18 @@ PROMPT = list(range(200, 240))
 class Bed:
     """`here` is where commands are typed; it knows every node that `node` makes, and may log in."""
 
-    def __init__(self, network: Network, *, here: Sequence[str] = ("198.18.0.1/24",)) -> None:
+    def __init__(
+        self,
+        network: Network,
+        *,
+        here: Sequence[str] = ("198.18.0.1/24",),
+        vllm: Path | None = None,
+    ) -> None:
+        """`here` has these addresses; `vllm` is another than the stub."""
         self.network = network
         self.here = network.host("here", *here)
         self.stub = install(network.directory / "bin")
+        self.vllm = vllm or self.stub
         self.model = network.directory / "model"
         self.model.mkdir()
         (self.model / "config.json").write_text('{"model_type": "stub"}\n')
@@ -55,7 +63,7 @@ class Bed:
 
     def entry(self, host: Host) -> dict[str, Any]:
         """What a topology says of a node: as little as works."""
-        common = {"device": "cpu", "vllm": str(self.stub)}
+        common = {"device": "cpu", "vllm": str(self.vllm)}
         if host is self.here:
             return {**common, "data_ip": host.address}
         port = host.sshds[0].port
@@ -101,7 +109,7 @@ class Bed:
 
     def start(
         self, *words: str | Path, environment: Mapping[str, str] | None = None
-    ) -> subprocess.Popen[str]:
+    ) -> Command:
         """Start a command here, and go on."""
         return self.here.start(*self.words(*words), environment=environment)
 
@@ -165,7 +173,7 @@ class Bed:
         until(lambda: not self.left(), lambda: str(self.left()))
 
 
-def send(command: subprocess.Popen[str], number: int) -> None:
+def send(command: Command, number: int) -> None:
     """A signal for a command that `Bed.start` has started (its own child only enters the host)."""
     (pid,) = children(command.pid)
     os.kill(pid, number)

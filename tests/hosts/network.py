@@ -29,11 +29,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from hosts import sshd
 from hosts.home import write_passwd
 from hosts.keys import make_key
 from hosts.namespaces import KEEPER, Namespaces, wait_for
+from hosts.processes import end_tree
 from hosts.sshd import Sshd
 
 CLONE_NEWNET = 0x40000000
@@ -55,6 +57,14 @@ def missing() -> str:
     if os.getuid() != 0:
         return "making network namespaces takes root"
     return sshd.missing()
+
+
+class Command(subprocess.Popen[str]):
+    """A command that has been started on a host. Whatever it is at, it ends with the `with`."""
+
+    def __exit__(self, *details: Any) -> None:
+        end_tree(self)
+        super().__exit__(*details)
 
 
 class Host:
@@ -123,9 +133,9 @@ class Host:
 
     def start(
         self, *words: str, environment: Mapping[str, str] | None = None
-    ) -> subprocess.Popen[str]:
-        """Start a command on the host; its output goes to the two pipes. It ends with the host."""
-        return subprocess.Popen(
+    ) -> Command:
+        """Start a command on the host; its output goes to the two pipes. Use it in a `with`."""
+        return Command(
             self.space.enter("env", "-C", str(self.home), *words),
             env={**self.environment, **(environment or {})},
             stdin=subprocess.DEVNULL,
@@ -139,7 +149,10 @@ class Host:
 
         What was started there is found whatever it is called, whoever its parent is.
         """
-        own = Path(f"/proc/{self.space.init}/ns/pid").readlink()
+        try:
+            own = Path(f"/proc/{self.space.init}/ns/pid").readlink()
+        except FileNotFoundError:  # its power is off
+            return {}
         found = {}
         for entry in Path("/proc").iterdir():
             if not entry.name.isdigit() or int(entry.name) == self.space.init:

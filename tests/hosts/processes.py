@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 Identity = tuple[int, str]
 """A pid, and the process's start time in clock ticks: a recycled pid is another process."""
@@ -60,7 +61,7 @@ def kill(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def end_tree(process: subprocess.Popen[bytes], limit_s: float = 10.0) -> None:
+def end_tree(process: subprocess.Popen[Any], limit_s: float = 10.0) -> None:
     """KILL a child of ours and its descendants, as they are found; returns when none lives."""
     known = descendants(process.pid)
     process.kill()

@@ -92,7 +92,7 @@ def test_a_node_behind_a_jump_host(network: Network) -> None:
     bed.nothing_is_left()
 
 
-@pytest.mark.parametrize("said", [{"data_ip": "198.18.1.11"}], ids=str)
+@pytest.mark.parametrize("said", [{"data_ip": "198.18.1.11"}, {"interface": "eth1"}], ids=str)
 def test_d10_data_goes_over_the_data_address(network: Network, said: dict[str, str]) -> None:
     """With the network that SSH uses cut, the cluster serves on."""
     bed = Bed(network, here=("198.18.0.1/24", "198.18.1.1/24"))
