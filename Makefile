@@ -16,7 +16,7 @@ DEMO := topologies/demo.yaml
 export HF_HUB_OFFLINE := 1
 export VLLM_NO_USAGE_STATS := 1
 
-.PHONY: help venv models demo demo-down bench-peer lint types test test-system test-fast test-real clean
+.PHONY: help venv models demo demo-down bench-peer lint types test test-system test-fast test-hosts test-real clean
 
 help: ## What can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -96,15 +96,19 @@ types: venv
 test-system: # what the tests need of the machine, and the demo doesn't
 	@sh requirements/test-system.sh
 
-test-fast: lint types test-system ## Lint, types, and the tests that start no vLLM (seconds)
+test-fast: lint types test-system ## Lint, types, and the tests on one machine without vLLM (seconds)
 	@echo "== fast tests"
-	@$(BIN)/python -m pytest -m "not real"
+	@$(BIN)/python -m pytest -m "not real and not hosts"
+
+test-hosts: venv test-system ## Clusters of stand-ins on hosts made here, over a real sshd (as root; minutes)
+	@echo "== tests on hosts"
+	@$(BIN)/python -m pytest -m hosts
 
 test-real: models ## The tests that start real vLLM engines (minutes)
 	@echo "== tests on real engines"
 	@$(BIN)/python -m pytest -m real -v
 
-test: test-fast test-real ## Everything; what CI runs
+test: test-fast test-hosts test-real ## Everything; what CI runs
 
 # A cluster that runs out of .venv would lose its files under its feet: it goes first.
 clean: ## Removes what make made here; clusters' state and logs stay

@@ -11,6 +11,14 @@ from hosts.bed import Bed
 from hosts.network import Network, missing
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """All tests of this folder are marked, so that `-m` can tell them from the fast ones."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.hosts)
+
+
 @pytest.fixture
 def network(tmp_path: Path) -> Iterator[Network]:
     """A network without hosts."""
