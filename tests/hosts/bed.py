@@ -107,9 +107,7 @@ class Bed:
         assert done.returncode == 0 or not check, said
         return done
 
-    def start(
-        self, *words: str | Path, environment: Mapping[str, str] | None = None
-    ) -> Command:
+    def start(self, *words: str | Path, environment: Mapping[str, str] | None = None) -> Command:
         """Start a command here, and go on."""
         return self.here.start(*self.words(*words), environment=environment)
 

@@ -131,9 +131,7 @@ class Host:
             assert done.returncode == 0, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done
 
-    def start(
-        self, *words: str, environment: Mapping[str, str] | None = None
-    ) -> Command:
+    def start(self, *words: str, environment: Mapping[str, str] | None = None) -> Command:
         """Start a command on the host; its output goes to the two pipes. Use it in a `with`."""
         return Command(
             self.space.enter("env", "-C", str(self.home), *words),
