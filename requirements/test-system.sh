@@ -13,6 +13,7 @@ missing() {
 
 wanted=$(missing | tr '\n' ' ')
 [ -z "$wanted" ] && exit 0
+shells="zsh fish tcsh" # optional: tests send commands through every login shell that there is
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
   echo "the tests need $wanted: installing"
   # policy-rc.d with 101 is Debian's way to install a service without starting it.
@@ -24,7 +25,7 @@ if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
   fi
   # shellcheck disable=SC2086
   apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
-    apt-get install -y -qq --no-install-recommends $wanted >/dev/null
+    apt-get install -y -qq --no-install-recommends $wanted $shells >/dev/null
   # Nor at the next boot, where there is a systemd.
   command -v systemctl >/dev/null &&
     systemctl disable --quiet --now ssh.service ssh.socket 2>/dev/null || true

@@ -76,6 +76,7 @@ class _Attempt:
         except BaseException:
             for transport in self._transports:
                 transport.close()
+                transport.sock.close()  # which close() leaves to the thread, where there is one
             self._end_proxy()
             raise
         return Connection(

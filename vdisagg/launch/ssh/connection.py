@@ -254,6 +254,11 @@ class Connection:
             except _BROKEN as exc:
                 if not self._transport.is_active():
                     raise self._broken() from exc
+                if "Timeout" in str(exc):
+                    raise Unreachable(
+                        f"{self.node}: no answer within {deadline.limit_s:g} s; next: is the machine up "
+                        "and the network there? Then run the command again"
+                    ) from exc
                 if deadline.left_s < wait_s:
                     raise Unreachable(
                         f"{self.node}: sshd there opened no session within {deadline.limit_s:g} s "

@@ -245,7 +245,8 @@ def _changed(where: str, options: Options, host: Known, shown: HostKey, direct: 
 
 
 def _revoked(where: str, options: Options, host: Known, shown: HostKey, direct: bool) -> str:
-    place = next(e.place for e in (*host.entries, *host.plain) if e.key == shown.key)
+    revoked = (e for e in (*host.entries, *host.plain) if e.marker == "@revoked")
+    place = next(e.place for e in revoked if e.key == shown.key)
     return (
         f"{where}: the host key of {options.hostname} port {options.port}, {_describe(shown)}, is "
         f"revoked in {place}; next: ask who runs the machine for a new key"

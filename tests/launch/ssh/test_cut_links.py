@@ -1,0 +1,112 @@
+"""A cable that is pulled: every step ends in an error within its time, and nothing hangs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from hosts.network import Host, Network, missing
+from vdisagg.errors import Unreachable
+from vdisagg.launch.ssh.connect import connect
+from vdisagg.launch.ssh.connection import Connection
+from vdisagg.plan.model import Ssh
+
+LIMIT_S = 30.0  # far more than any of the steps may take, and less than TCP's own patience
+
+Connect = Callable[..., Connection]
+
+
+@pytest.fixture
+def network(tmp_path: Path) -> Iterator[Network]:
+    if why := missing():
+        pytest.skip(why)
+    with Network(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def here(network: Network) -> Host:
+    return network.host("here", "198.18.0.1/24")
+
+
+@pytest.fixture
+def node(network: Network, here: Host) -> Host:
+    made = network.host("n1", "198.18.0.11/24")
+    made.serve_ssh()
+    here.trust(made)
+    return made
+
+
+@pytest.fixture
+def to_node(here: Host, node: Host, tmp_path: Path) -> Connect:
+    """Connects from `here`, with keepalives each second."""
+
+    def dial(**how: float) -> Connection:
+        config = tmp_path / "config"
+        config.write_text(
+            f"Host n1\n HostName {node.address}\n IdentityFile {here.key.path}\n"
+            f" UserKnownHostsFile {here.home}/.ssh/known_hosts\n"
+            " ServerAliveInterval 1\n ServerAliveCountMax 2\n"
+        )
+        with here.entered():
+            return connect("n1", Ssh("n1"), config=config, **how)
+
+    return dial
+
+
+def test_e04_a_link_that_is_cut_ends_commands_lines_and_files(to_node: Connect, node: Host) -> None:
+    with to_node() as connection, ThreadPoolExecutor() as threads:
+        lines = connection.lines(("sh", "-c", "echo begun; exec sleep 300"))
+        assert next(lines) == "begun"
+        begun = time.monotonic()
+        node.cut()
+        ends = [
+            threads.submit(next, lines),
+            threads.submit(connection.run, ("sleep", "300"), limit_s=120),
+            threads.submit(connection.run, ("cat",), stdin="x" * 20_000_000, limit_s=120),
+            threads.submit(connection.put, "/tmp/never", b"x" * 20_000_000),
+        ]
+        for end in ends:
+            assert isinstance(end.exception(LIMIT_S), Unreachable)
+        assert time.monotonic() - begun < LIMIT_S
+    assert time.monotonic() - begun < LIMIT_S
+
+
+def test_a_limit_shorter_than_the_keepalive_holds_as_well(to_node: Connect, node: Host) -> None:
+    with to_node() as connection:
+        node.cut()
+        with pytest.raises(Unreachable, match=r"^n1: .*; next: "):
+            connection.run(("cat",), stdin="x" * 20_000_000, limit_s=0.5)
+
+
+def test_closing_over_a_cut_link_returns(to_node: Connect, node: Host) -> None:
+    connection = to_node()
+    lines = connection.lines(("sh", "-c", "echo begun; exec sleep 300"))
+    next(lines)
+    node.cut()
+    begun = time.monotonic()
+    connection.close()
+    assert time.monotonic() - begun < LIMIT_S
+
+
+def test_a_node_without_a_cable_is_unreachable_and_comes_back(to_node: Connect, node: Host) -> None:
+    node.cut()
+    with pytest.raises(Unreachable, match=r"^n1: no connection to 198\.18\.0\.11:22: .*; next: "):
+        to_node(limit_s=2)
+    node.restore()
+    with to_node() as connection:
+        assert connection.run(("hostname",), limit_s=10).stdout == "n1\n"
+
+
+def test_a_short_cut_is_survived(to_node: Connect, node: Host) -> None:
+    with to_node() as connection, ThreadPoolExecutor() as threads:
+        running = threads.submit(
+            connection.run, ("sh", "-c", "sleep 1; echo done"), limit_s=LIMIT_S
+        )
+        node.cut()
+        node.restore()
+        assert running.result().stdout == "done\n"
