@@ -25,7 +25,10 @@ if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
   fi
   # shellcheck disable=SC2086
   apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
-    apt-get install -y -qq --no-install-recommends $wanted $shells >/dev/null
+    apt-get install -y -qq --no-install-recommends $wanted >/dev/null
+  # shellcheck disable=SC2086
+  DEBIAN_FRONTEND=noninteractive \
+    apt-get install -y -qq --no-install-recommends $shells >/dev/null 2>&1 || true
   # Nor at the next boot, where there is a systemd.
   command -v systemctl >/dev/null &&
     systemctl disable --quiet --now ssh.service ssh.socket 2>/dev/null || true
