@@ -76,6 +76,25 @@ def test_half_closed_connections_come_through(connection: Connection) -> None:
         assert ask(port, b"") == b""
 
 
+def test_a_connection_that_is_half_closed_here_stays_open_the_other_way(
+    connection: Connection,
+) -> None:
+    port = free_port()
+    heard = []
+
+    def speak_first(client: socket.socket) -> None:
+        client.sendall(b"go on")
+        client.shutdown(socket.SHUT_WR)
+        heard.append(read_all(client))
+
+    with service(speak_first) as here:
+        connection.remote_forward(port, here)
+        with socket.create_connection(("127.0.0.1", port), 20) as one:
+            assert read_all(one) == b"go on"
+            one.sendall(b"and on")
+    assert heard == [b"and on"]
+
+
 def test_several_ports_lead_to_several_places(connection: Connection) -> None:
     one, two = free_port(), free_port()
     with (
