@@ -17,7 +17,7 @@ import msgspec
 
 from vdisagg.cluster.admin import SOCKET_NAME
 from vdisagg.errors import Failure, LaunchFailed, Unreachable
-from vdisagg.launch import answers, guard, logfile, ports
+from vdisagg.launch import answers, guard, logfile, ports, pythons
 from vdisagg.launch.far_controller import RELAY
 from vdisagg.launch.local import NO_FILES, START_LIMIT_S, SWITCHES
 
@@ -68,22 +68,6 @@ for path, text in json.load(sys.stdin).items():
     os.replace(part, path)
 """
 """Writes our files, each whole: one trip for all, where a file at a time would be one each."""
-
-ARRIVE = """\
-for python do
-  case $python in "~/"*) python=$HOME/${python#"~/"} ;; esac
-  if ! command -v "$python" >/dev/null 2>&1; then
-    echo "$python: not found"
-  elif "$python" -I -S -c @CODE@ @FOLDER@ @NAMES@ 2>/dev/null; then
-    exit 0
-  else
-    echo "$python: $("$python" --version 2>&1 | head -n 1)"
-  fi
-done
-exit 3
-"""
-"""Asks the first Python that is fit, among those named as arguments; comes as a script on stdin, so
-that no login shell's quoting touches it."""
 
 
 class Completed(Protocol):
@@ -221,13 +205,10 @@ class RemoteRunner:
             return self._tools
 
     def _look_around(self) -> Tools:
-        candidates = ["python3", *([self._node.python] if self._node.python else []), "python"]
-        script = (
-            ARRIVE.replace("@CODE@", shlex.quote(INVENTORY))
-            .replace("@FOLDER@", shlex.quote(self._folder))
-            .replace("@NAMES@", shlex.join(SOURCES))
-        )
-        done = self._connection.run(("sh", "-s", *candidates), stdin=script, limit_s=ARRIVE_LIMIT_S)
+        asking = shlex.join(("-I", "-S", "-c", INVENTORY, self._folder, *SOURCES))
+        script = pythons.script(fit=f'"$python" {asking} 2>/dev/null', then="exit 0")
+        words = ("sh", "-s", *pythons.candidates(self._node.python))
+        done = self._connection.run(words, stdin=script, limit_s=ARRIVE_LIMIT_S)
         *unfit, last = done.stdout.splitlines() or [""]
         if done.code:
             tried = "; ".join(filter(None, (*unfit, last))) or _why(done)

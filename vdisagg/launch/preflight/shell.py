@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from vdisagg.errors import Failure
-from vdisagg.launch import ports
+from vdisagg.launch import ports, pythons
 from vdisagg.launch.preflight.node import environment, gpus, hub, machine, model, paths
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import ModuleType
 
+    from vdisagg.launch.remote import Completed
     from vdisagg.plan.model import Node
 
 LOOK: tuple[ModuleType, ...] = (ports, environment, gpus, hub, model, machine)
@@ -52,36 +53,9 @@ sys.stdout.write("\\n" + {BEGIN!r} + json.dumps(answer) + {AFTER!r} + "\\n")
 """
 """Makes the modules out of their texts, carries the job out, and answers between markers."""
 
-SCRIPT = """\
-for python do
-  case $python in "~/"*) python=$HOME/${python#"~/"} ;; esac
-  if ! command -v "$python" >/dev/null 2>&1; then
-    echo "$python: not found"
-  elif "$python" -I -S -c 'import sys; sys.exit(sys.version_info < (3, 8))' 2>/dev/null; then
-    exec "$python" -I -S -c @BOOT@ <<'@END@'
-@BUNDLE@
-@END@
-  else
-    echo "$python: $("$python" --version 2>&1 | head -n 1)"
-  fi
-done
-exit 3
-"""
-"""For `sh -s PYTHON…`: the first of them that is fit. On stdin no login shell's quoting touches it."""
-
+FIT = """"$python" -I -S -c 'import sys; sys.exit(sys.version_info < (3, 8))' 2>/dev/null"""
 END = "vdisagg-end-of-bundle"
-NO_PYTHON = 3
-
-
-class Completed(Protocol):
-    """How a command ended."""
-
-    @property
-    def code(self) -> int: ...
-    @property
-    def stdout(self) -> str: ...
-    @property
-    def stderr(self) -> str: ...
+NO_PYTHON = pythons.NONE_FIT
 
 
 class Shell(Protocol):
@@ -101,8 +75,8 @@ def ask(shell: Shell, node: Node, job: dict[str, Any], *, limit_s: float) -> dic
     Raises NoPython, and Failure where it can't be asked or its answer is none.
     """
     own = (sys.executable,) if node.ssh is None else ()
-    candidates = (*own, "python3", *((node.python,) if node.python else ()), "python")
-    done = shell.run(("sh", "-s", *candidates), stdin=script(job), limit_s=limit_s)
+    words = ("sh", "-s", *own, *pythons.candidates(node.python))
+    done = shell.run(words, stdin=script(job), limit_s=limit_s)
     if BEGIN in done.stdout and AFTER in done.stdout:
         answer = json.loads(done.stdout.rpartition(BEGIN)[2].partition(AFTER)[0])
         assert isinstance(answer, dict)
@@ -123,11 +97,8 @@ def script(job: dict[str, Any]) -> str:
         if module is not spared
     ]
     bundle = json.dumps({"modules": sources, "job": job})
-    return (
-        SCRIPT.replace("@BOOT@", shlex.quote(BOOT))
-        .replace("@END@", END)
-        .replace("@BUNDLE@", bundle)
-    )
+    run = f"exec \"$python\" -I -S -c {shlex.quote(BOOT)} <<'{END}'\n{bundle}\n{END}"
+    return pythons.script(fit=FIT, then=run)
 
 
 class Ran(msgspec.Struct, frozen=True):
