@@ -254,13 +254,14 @@ def events(file: OptionalFile = None, name: Name = None, as_json: Json = False) 
     from vdisagg.cluster.admin import Events
     from vdisagg.cluster.record import read, state_root
     from vdisagg.launch.far_controller import ask
+    from vdisagg.launch.nodes import Nodes
     from vdisagg.view.events import events_json, events_text
 
     directory = state_root() / _chosen(file, name)
     recorded = read(directory)
     if recorded is None:
         raise Failure(f"cluster {directory.name} is not up; next: `vdisagg up` it")
-    with _nodes_of(directory) as nodes:
+    with Nodes(recorded.plan, directory) as nodes:
         answer = ask(recorded.plan, directory, nodes, Events, "events", timeout_s=5.0)
     typer.echo(events_json(answer.events) if as_json else events_text(answer.events))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from fakes.node import FakeConnection
 from vdisagg.cluster import record
 from vdisagg.cluster.snapshot import DownResult, Observation
 from vdisagg.errors import Failure, LaunchFailed, Unreachable
+from vdisagg.launch.background import at_once, failures, raise_all
 from vdisagg.launch.down import down_found
 from vdisagg.launch.lookout import Lookout
 from vdisagg.launch.nodes import Nodes
@@ -130,8 +132,10 @@ def test_a_process_that_dies_on_a_node_is_shown_with_its_last_lines(spread: Clus
 def test_all_nodes_that_cannot_be_reached_are_told(spread: Cluster, hosts: Hosts) -> None:
     hosts.away |= {"n1.example", "n2.example"}
     nodes = Nodes(spread.plan, spread.directory, connect=hosts.connect)
+    runners = {name: nodes(name) for name in ("n1", "n2")}
+    asked = at_once({name: partial(runner.find, ()) for name, runner in runners.items()})
     with pytest.raises(Failure) as caught:
-        nodes.open_all()
+        raise_all(failures(asked))
     assert str(caught.value).splitlines() == [
         "n1: n1.example does not answer",
         "n2: n2.example does not answer",

@@ -11,6 +11,7 @@ import msgspec
 from fakes.cluster import make_plan
 from vdisagg.errors import Failure, Unreachable
 from vdisagg.launch import tunnel
+from vdisagg.plan.model import Node, Ssh
 
 
 class Fake:
@@ -47,9 +48,14 @@ def test_a_node_gets_the_three_ports_of_each_of_its_engines(tmp_path: Path) -> N
         plan.instances[0],
         process=msgspec.structs.replace(plan.instances[0].process, node="elsewhere"),
     )
-    plan = msgspec.structs.replace(plan, instances=(elsewhere, *plan.instances[1:]))
+    plan = msgspec.structs.replace(
+        plan,
+        instances=(elsewhere, *plan.instances[1:]),
+        control="tunnel",
+        nodes=(Node("here", "cpu", "192.0.2.7", Ssh("box")), Node("elsewhere", "cpu", "192.0.2.8")),
+    )
     d0, d1 = plan.instances[1:]
-    assert tunnel.ports(plan, "here") == [
+    assert list(plan.tunnelled()["here"]) == [
         a.port for i in (d0, d1) for a in (i.handshake, i.requests, i.outputs)
     ]
 

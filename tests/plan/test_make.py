@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from vdisagg.errors import UsageError
-from vdisagg.plan.make import Here, make_plan, remote_nodes
+from vdisagg.plan.make import Here, make_plan
 from vdisagg.plan.model import Address, Plan, Secret
 from vdisagg.topology.load import load
 
@@ -384,9 +384,7 @@ def test_no_gpu_is_given_twice(planned: Planned, tensor: int, shape: tuple[int, 
         assert instance.process.env["CUDA_VISIBLE_DEVICES"] == visible
 
 
-def test_nodes_reached_by_ssh_are_planned_on_their_addresses(
-    planned: Planned, tmp_path: Path
-) -> None:
+def test_nodes_reached_by_ssh_are_planned_on_their_addresses(planned: Planned) -> None:
     text = """\
         model: org/m
         nodes:
@@ -395,14 +393,15 @@ def test_nodes_reached_by_ssh_are_planned_on_their_addresses(
         prefill: {node: here}
         decode: {node: far}
         """
-    p0, d0 = planned(text).instances
+    plan = planned(text)
+    p0, d0 = plan.instances
     assert p0.process.env["VLLM_HOST_IP"] == "10.0.0.1"
     assert d0.handshake == Address("10.0.0.1", 21004)
     assert d0.process.env["VLLM_DP_MASTER_IP"] == "10.0.0.1"
     assert d0.process.env["VLLM_NIXL_SIDE_CHANNEL_HOST"] == "10.0.0.2"
     assert d0.process.argv[0] == "vllm"
     assert d0.process.directory == "~/.vdisagg/t/d0"
-    assert remote_nodes(load(tmp_path / "t.yaml")) == ["far"]
+    assert [node.name for node in plan.nodes if node.ssh is not None] == ["far"]
 
 
 def test_two_files_that_mean_the_same_have_the_same_digest(planned: Planned) -> None:

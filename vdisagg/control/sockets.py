@@ -82,15 +82,15 @@ class Sockets:
         self._handlers[source] = handler
         self._all.register(source, zmq.POLLIN)
         if awaited:
-            self._awaited.register(source, zmq.POLLIN)
+            self.await_(source)
 
-    def await_(self, source: zmq.Socket[bytes]) -> None:
-        """Something is due on a watched socket: read it as soon as it comes."""
+    def await_(self, source: zmq.Socket[bytes] | int) -> None:
+        """Something is due on a watched source: read it as soon as it comes."""
         if source not in self._awaited:
             self._awaited.register(source, zmq.POLLIN)
 
-    def rest(self, source: zmq.Socket[bytes]) -> None:
-        """Nothing is due on a watched socket any more."""
+    def rest(self, source: zmq.Socket[bytes] | int) -> None:
+        """Nothing is due on a watched source any more."""
         if source in self._awaited:
             self._awaited.unregister(source)
 
@@ -98,8 +98,7 @@ class Sockets:
         """Stop watching; a socket is closed as well."""
         if self._handlers.pop(source, None) is not None:
             self._all.unregister(source)
-            if source in self._awaited:
-                self._awaited.unregister(source)
+            self.rest(source)
         if not isinstance(source, int):
             source.close()
             self._made.discard(source)

@@ -12,7 +12,7 @@ import msgspec
 
 from vdisagg.errors import Failure
 from vdisagg.launch import interfaces
-from vdisagg.launch.background import at_once, failures
+from vdisagg.launch.background import at_once, failures, raise_all
 from vdisagg.plan.addresses import look_ups, nodes_that_dial
 from vdisagg.plan.model import Ssh
 
@@ -84,8 +84,7 @@ def find_addresses(
                 routes[name] = route_to(name, address)
         except Failure as exc:
             failed += [exc] if must_be_found else []
-    if failed:
-        raise failed[0] if len(failed) == 1 else Failure("\n".join(map(str, failed)))
+    raise_all(failed)
     return Found(addresses, routes)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from vdisagg.errors import Failure
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 Key = TypeVar("Key")
 Outcome = TypeVar("Outcome")
@@ -48,6 +48,14 @@ def at_once(
         except Failure as exc:
             outcomes[key] = exc
     return outcomes
+
+
+def raise_all(failed: Sequence[Failure], kind: type[Failure] = Failure) -> None:
+    """Raise one failure as it is, several as one of that kind; nothing where there are none."""
+    if len(failed) == 1:
+        raise failed[0]
+    if failed:
+        raise kind("\n".join(map(str, failed)))
 
 
 def failures(outcomes: Mapping[Key, object]) -> list[Failure]:

@@ -8,7 +8,6 @@ import threading
 from typing import TYPE_CHECKING, Protocol
 
 from vdisagg.errors import Failure, Unreachable
-from vdisagg.launch.background import at_once, failures
 from vdisagg.launch.local import LocalRunner
 from vdisagg.launch.remote import RemoteRunner
 from vdisagg.launch.runner import Mark
@@ -57,7 +56,6 @@ class Nodes:
         self._connect_limit_s = connect_limit_s
         self._connect = connect
         self._nodes = _by_name(plan)
-        self._reached = plan.ssh_nodes() if plan is not None else ()
         self._local = LocalRunner(self._mark)
         # Not by name alone: a recorded plan may mean another machine by the same name. Nor by all of a
         # node: a plan before its addresses are looked up, and after, may share a line.
@@ -78,7 +76,7 @@ class Nodes:
     def of(self, plan: Plan) -> Nodes:
         """The same for another plan of this cluster; connections are shared where nodes are equal."""
         other = copy.copy(self)
-        other._nodes, other._reached = _by_name(plan), plan.ssh_nodes()
+        other._nodes = _by_name(plan)
         return other
 
     def connection(self, name: str) -> Connection | None:
@@ -88,18 +86,6 @@ class Nodes:
             return None
         with self._making:
             return self._line(node)
-
-    def open_all(self) -> None:
-        """Connect to every node where something is to be launched, all at once.
-
-        Raises Failure that names every node that cannot be reached, and why.
-        """
-        lines = {}
-        with self._making:
-            for node in self._reached:
-                lines[node.name] = self._line(node).open
-        if failed := failures(at_once(lines)):
-            raise failed[0] if len(failed) == 1 else Unreachable("\n".join(map(str, failed)))
 
     def close(self) -> None:
         """Let go of all connections."""

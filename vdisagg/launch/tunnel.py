@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -18,9 +19,9 @@ from vdisagg.cluster import record
 from vdisagg.errors import Error, Failure
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from vdisagg.plan.model import Plan, Ssh
+    from vdisagg.plan.model import Ssh
 
 CONNECT_LIMIT_S = 20.0
 LOOK_S = 0.5
@@ -42,19 +43,9 @@ class Connection(Protocol):
         """End it."""
 
 
-def ports(plan: Plan, node: str) -> list[int]:
-    """The controller's ports that engines of the node dial."""
-    return [
-        address.port
-        for instance in plan.instances
-        if instance.process.node == node
-        for address in (instance.handshake, instance.requests, instance.outputs)
-    ]
-
-
 def keep(
     connect: Callable[[], Connection],
-    wanted: list[int],
+    wanted: Sequence[int],
     stopping: threading.Event,
     say: Callable[[str], None],
 ) -> None:
@@ -62,29 +53,21 @@ def keep(
     tries = 0
     while not stopping.is_set():
         try:
-            connection = connect()
-        except Failure as exc:
-            say(str(exc))
-            stopping.wait(PAUSES_S[min(tries, len(PAUSES_S) - 1)])
-            tries += 1
-            continue
-        try:
-            for port in wanted:
-                connection.remote_forward(port, port)
-            say(f"up: {len(wanted)} ports")
-            tries = 0
-            while connection.alive and not stopping.wait(LOOK_S):
-                pass
+            with closing(connect()) as connection:
+                for port in wanted:
+                    connection.remote_forward(port, port)
+                say(f"up: {len(wanted)} ports")
+                tries = 0
+                while connection.alive and not stopping.wait(LOOK_S):
+                    pass
             if not stopping.is_set():
                 say("the connection broke; connecting again")
         except (
             Failure
-        ) as exc:  # the ports of a connection that has just broken may still be held there
+        ) as exc:  # also where the node still holds the ports of one that has just broken
             say(str(exc))
             stopping.wait(PAUSES_S[min(tries, len(PAUSES_S) - 1)])
             tries += 1
-        finally:
-            connection.close()
 
 
 def main() -> int:
@@ -113,7 +96,7 @@ def main() -> int:
 
     keep(
         lambda: connect(name, ssh, limit_s=CONNECT_LIMIT_S),
-        ports(recorded.plan, name),
+        recorded.plan.tunnelled().get(name, ()),
         stopping,
         say,
     )

@@ -17,9 +17,9 @@ import msgspec
 from vdisagg.cluster import record
 from vdisagg.cluster.record import Record
 from vdisagg.cluster.snapshot import Observation, Progress, UpResult
-from vdisagg.errors import Failure, Interrupted, LaunchFailed, PlanConflict
+from vdisagg.errors import Failure, LaunchFailed, PlanConflict
 from vdisagg.launch import far_controller
-from vdisagg.launch.background import at_once, failures
+from vdisagg.launch.background import at_once, failures, raise_all
 from vdisagg.launch.ending import end_processes
 from vdisagg.launch.interrupt import Interrupt
 from vdisagg.launch.lookout import Lookout, by_node, observe_all, unreachable
@@ -189,14 +189,6 @@ def _result(
     )
 
 
-def _raise_all(failed: Sequence[Failure]) -> None:
-    """Raise the failures of all nodes as one error; nothing when there are none."""
-    if len(failed) == 1 or any(isinstance(failure, Interrupted) for failure in failed):
-        raise failed[0]
-    if failed:
-        raise LaunchFailed("\n".join(map(str, failed)))
-
-
 class _Launch:
     """One up at work: what it has adopted, what it has started, and how to undo the latter."""
 
@@ -261,7 +253,7 @@ class _Launch:
             for node in by_node(self.plan.processes())
         }
         found = at_once(asked)
-        _raise_all(failures(found))
+        raise_all(failures(found), LaunchFailed)
         taken = [line for lines in found.values() if isinstance(lines, list) for line in lines]
         if taken:
             taken.append("next: end that process, or set other ports in the topology")
@@ -296,7 +288,7 @@ class _Launch:
         }
         outcomes = at_once(work, tick=self._show_start)
         self._interrupt.check()
-        _raise_all(failures(outcomes))
+        raise_all(failures(outcomes), LaunchFailed)
         for process in by_hand:
             self._report.say(f"start {process.name} on {process.node}:\n{command_line(process)}")
 

@@ -18,7 +18,7 @@ from vdisagg.topology.engines import assign_gpus, engines
 from vdisagg.topology.fault import spell
 from vdisagg.topology.model import Topology
 
-__all__ = ["Here", "make_plan", "remote_nodes"]
+__all__ = ["Here", "make_plan"]
 
 
 def make_plan(
@@ -99,11 +99,6 @@ def digest(resolved: dict[str, object]) -> str:
     """SHA-256 over the canonical JSON of a resolved topology."""
     text = json.dumps(resolved, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def remote_nodes(topology: Topology) -> list[str]:
-    """Names of the nodes that are reached by SSH."""
-    return [name for name, node in topology.nodes.items() if not node.local]
 
 
 def _refuse(topology: Topology) -> None:
