@@ -34,12 +34,19 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """A request's KV has arrived over a link. `matched` as in Link.succeeded."""
+    """A request's KV has arrived over a link.
+
+    `matched`: whether decode's first token was prefill's; None where that can't be told (sampling). Of
+    a `proof`: whether all its tokens are what the decode engine computes alone, near ties forgiven;
+    `reason` says where they differ.
+    """
 
     link: Pair
     latency_s: float
     probe: bool
     matched: bool | None
+    proof: bool = False
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)

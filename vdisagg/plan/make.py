@@ -69,6 +69,8 @@ def make_plan(
         controller=processes.controller(site),
         heartbeat=model.Heartbeat(**topology.heartbeat.model_dump()),
         timeouts=model.Timeouts(**topology.timeouts.model_dump()),
+        restart=model.Restart(**topology.restart.model_dump()),
+        failover=model.Failover(**topology.failover.model_dump()),
         control=topology.control,
         tunnels=tuple(processes.tunnel(site, node) for node in far if topology.control == "tunnel"),
         nodes=tuple(_node(site, name) for name in topology.nodes),

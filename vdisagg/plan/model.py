@@ -133,6 +133,11 @@ class Heartbeat(msgspec.Struct, frozen=True):
     canary_tokens: int
     """Tokens that a probe decodes (at least 2)."""
 
+    @property
+    def limit_s(self) -> float:
+        """How long nothing may be heard before it counts as death: `interval_s` times `misses`."""
+        return self.interval_s * self.misses
+
 
 class Timeouts(msgspec.Struct, frozen=True):
     """Deadlines in seconds."""
@@ -142,6 +147,30 @@ class Timeouts(msgspec.Struct, frozen=True):
     """Grace between TERM and KILL."""
     request_s: float
     """Longest wait for the first output of a leg before the request is failed."""
+    handover_s: float = 30.0
+    """Longest wait for the first token of a decode leg that nothing but its transfer holds up."""
+    lease_s: float = 30.0
+    """How long prefill keeps a finished leg's blocks for a decode engine that says nothing."""
+
+
+class Restart(msgspec.Struct, frozen=True):
+    """What a guard does when its process has failed."""
+
+    policy: Literal["on-failure", "never"] = "on-failure"
+    limit: int = 5
+    """Restarts in a row before it gives up; forgotten once the process has lived for `reset_s`."""
+    backoff_s: float = 1.0
+    """Before the second restart in a row (the first is at once); doubled each time, up to 60 s."""
+    stopped_s: float = 30.0
+    """A process that has been stopped by a signal for so long is killed, which is a failure."""
+    reset_s: float = 600.0
+
+
+class Failover(msgspec.Struct, frozen=True):
+    """What may be done for a request that its link can't serve."""
+
+    decode_alone: bool = True
+    """Whether decode engines compute prompts themselves when no prefill engine is left."""
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -165,6 +194,8 @@ class Plan(msgspec.Struct, frozen=True):
     control: Control = "direct"
     """How instances on other machines reach the controller: at its address, or at a loopback
     address of their own machine, which a tunnel carries to the same address of the controller's."""
+    restart: Restart = Restart()
+    failover: Failover = Failover()
     tunnels: tuple[Process, ...] = ()
     """One process for each node whose instances need a tunnel. It runs beside the controller."""
 

@@ -9,6 +9,12 @@ import os
 from pathlib import Path
 
 
+OPTIONAL = (
+    *("engine", "front_end", "controller"),
+    *("heartbeat", "timeouts", "restart", "failover", "ports"),
+)
+
+
 def fill(value: dict[str, object], *, stem: str, folder: Path) -> None:
     """Fill in `name`, `served_model_name` and nodes, and make paths absolute, in place."""
     value.setdefault("name", stem.lower().replace("_", "-").replace(".", "-"))
@@ -17,7 +23,7 @@ def fill(value: dict[str, object], *, stem: str, folder: Path) -> None:
         value.setdefault("served_model_name", str(value["model"]).rstrip("/").rpartition("/")[2])
     else:
         value.setdefault("served_model_name", "model")
-    for optional in ("engine", "front_end", "controller", "heartbeat", "timeouts", "ports"):
+    for optional in OPTIONAL:
         if value.get(optional) is None:
             value[optional] = {}  # also `front_end:` with everything under it commented out
     _paths(value, folder)

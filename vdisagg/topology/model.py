@@ -175,6 +175,25 @@ class TimeoutsSpec(Strict):
     launch_s: Annotated[float, Field(gt=0)] = 600.0
     stop_s: Annotated[float, Field(gt=0)] = 15.0
     request_s: Annotated[float, Field(gt=0)] = 300.0
+    handover_s: Annotated[float, Field(gt=0)] = 30.0
+    """Longest wait for the first token of a decode leg that nothing but its transfer holds up."""
+    lease_s: Annotated[float, Field(ge=1, le=86400)] = 30.0
+    """How long prefill keeps a finished leg's blocks for a decode engine that says nothing."""
+
+
+class RestartSpec(Strict):
+    """What a guard does when its process has failed."""
+
+    policy: Literal["on-failure", "never"] = "on-failure"
+    limit: Annotated[int, Field(ge=0, le=1000)] = 5
+    backoff_s: Annotated[float, Field(gt=0, le=3600)] = 1.0
+    stopped_s: Annotated[float, Field(gt=0, le=86400)] = 30.0
+
+
+class FailoverSpec(Strict):
+    """What may be done for a request that its link can't serve."""
+
+    decode_alone: bool = True
 
 
 class PortsSpec(Strict):
@@ -201,6 +220,8 @@ class Topology(Strict):
     controller: ControllerSpec = Field(default_factory=ControllerSpec)
     heartbeat: HeartbeatSpec = Field(default_factory=HeartbeatSpec)
     timeouts: TimeoutsSpec = Field(default_factory=TimeoutsSpec)
+    restart: RestartSpec = Field(default_factory=RestartSpec)
+    failover: FailoverSpec = Field(default_factory=FailoverSpec)
     ports: PortsSpec = Field(default_factory=PortsSpec)
 
     @model_validator(mode="after")
