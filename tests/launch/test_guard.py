@@ -9,6 +9,7 @@ import signal
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -297,10 +298,246 @@ def test_values_of_the_environment_stand_in_no_file_and_no_command_line(
     assert not [text for text in files + lines if secret in text]
 
 
+# Restarts
+
+ALWAYS = {
+    "policy": "on-failure",
+    "limit": 1000,
+    "backoff_s": 0.05,
+    "stopped_s": 60.0,
+    "reset_s": 600.0,
+}
+
+
+@pytest.mark.parametrize("script", ["exit 7", "exit 0", "kill -KILL $$"])
+def test_a_process_that_ends_unasked_is_started_again_whatever_its_exit_code(
+    guarded: Guarded, wait_until: Callable[..., None], script: str
+) -> None:
+    guarded.start(
+        "sh", "-c", f"[ -e seen ] && exec sleep 1000; touch seen; {script}", **at(guarded)
+    )
+    wait_until(lambda: guarded.observe()["generation"] == 2)
+    seen = guarded.observe()
+    assert (seen["state"], seen["guard_alive"]) == ("running", True)
+    assert len(seen["process"]["restarts"]) == 1
+
+
+def at(guarded: Guarded, **restart: Any) -> dict[str, Any]:
+    """A job that runs in its own directory, and is started again."""
+    return {"cwd": str(guarded.directory), "restart": {**ALWAYS, **restart}}
+
+
+def test_the_first_restart_comes_at_once(guarded: Guarded, wait_until: Callable[..., None]) -> None:
+    first = guarded.start("sleep", "1000", **at(guarded, backoff_s=3600.0))["started"]
+    os.kill(first["pid"], signal.SIGKILL)
+    wait_until(lambda: guarded.observe()["generation"] == 2)
+    seen = guarded.observe()
+    assert seen["pid"] != first["pid"]
+    assert seen["signal"] == signal.SIGKILL
+    assert seen["guard_pid"] == first["guard_pid"]
+
+
+def test_the_second_restart_in_a_row_waits_and_says_until_when(
+    guarded: Guarded, wait_until: Callable[..., None]
+) -> None:
+    guarded.start("sh", "-c", "echo life; exit 3", **at(guarded, backoff_s=1000.0))
+    wait_until(lambda: guarded.observe()["state"] == "restarting")
+    seen = guarded.observe()
+    assert (seen["code"], seen["generation"], seen["members"]) == (3, 2, [])
+    assert 990 < seen["restart_at"] - seen["ended_at"] < 1010
+
+
+@pytest.mark.parametrize(
+    ("in_a_row", "backoff_s", "delay_s"),
+    [(0, 1.0, 0.0), (1, 1.0, 1.0), (2, 1.0, 2.0), (4, 1.0, 8.0), (9, 1.0, 60.0), (3, 100.0, 100.0)],
+)
+def test_the_wait_doubles_up_to_a_minute(in_a_row: int, backoff_s: float, delay_s: float) -> None:
+    assert guard.restart_delay_s({**ALWAYS, "backoff_s": backoff_s}, in_a_row) == delay_s
+
+
+@pytest.mark.parametrize("changed", [{"policy": "never"}, {"limit": 2}])
+def test_no_restart_where_there_is_to_be_none(changed: dict[str, Any]) -> None:
+    assert guard.restart_delay_s({**ALWAYS, **changed}, 2) is None
+
+
+def test_a_guard_gives_up_after_the_limit_in_a_row(
+    guarded: Guarded, wait_until: Callable[..., None]
+) -> None:
+    guarded.start("sh", "-c", "echo x >> lives; exit 3", **at(guarded, limit=2))
+    wait_until(lambda: guarded.observe()["gave_up"] and not guarded.observe()["guard_alive"])
+    seen = guarded.observe()
+    assert (seen["state"], seen["code"], seen["restart_at"]) == ("exited", 3, None)
+    assert (guarded.directory / "lives").read_text() == "x\n" * 3
+
+
+def test_restarts_in_a_row_are_forgotten_once_it_has_lived(
+    guarded: Guarded, wait_until: Callable[..., None]
+) -> None:
+    guarded.start("true", **at(guarded, limit=1, reset_s=0.0, backoff_s=1000.0))
+    wait_until(lambda: guarded.observe()["generation"] > 4)
+
+
+def test_the_log_of_the_death_is_kept(guarded: Guarded, wait_until: Callable[..., None]) -> None:
+    script = "[ -e seen ] && echo second && exec sleep 1000; touch seen; echo last words; exit 1"
+    guarded.start("sh", "-c", script, **at(guarded))
+    wait_until(lambda: guarded.observe()["generation"] == 2 and guarded.log() == "second\n")
+    assert guarded.log(guard.OLD_LOG_FILE) == "last words\n"
+
+
+def test_what_is_left_of_the_group_ends_before_the_restart(
+    guarded: Guarded, wait_until: Callable[..., None], is_alive: Callable[[int], bool]
+) -> None:
+    guarded.start("sh", "-c", TREE, **at(guarded))
+    wait_until(lambda: len(guarded.observe()["members"]) == 4)
+    first = guarded.observe()
+    os.kill(first["pid"], signal.SIGKILL)
+    wait_until(lambda: guarded.observe()["generation"] == 2)
+    assert not [pid for pid in first["members"] if is_alive(pid)]
+    wait_until(lambda: len(guarded.observe()["members"]) == 4)
+
+
+def test_stop_of_a_process_that_may_be_restarted_leaves_nothing(
+    guarded: Guarded, wait_until: Callable[..., None], is_alive: Callable[[int], bool]
+) -> None:
+    guarded.start("sh", "-c", TREE, **at(guarded))
+    wait_until(lambda: len(guarded.observe()["members"]) == 4)
+    members = guarded.observe()["members"]
+    done = guarded.stop()
+    assert (done["left"], done["guard_killed"]) == ([], False)
+    assert nothing_lives(guarded, members, is_alive)
+    seen = guarded.observe()
+    assert (seen["state"], seen["signal"], seen["gave_up"]) == ("exited", signal.SIGTERM, False)
+
+
+def test_stop_while_the_guard_waits_to_restart_ends_the_guard(
+    guarded: Guarded, wait_until: Callable[..., None]
+) -> None:
+    guarded.start("false", **at(guarded, backoff_s=1000.0))
+    wait_until(lambda: guarded.observe()["state"] == "restarting")
+    done = guarded.stop()
+    assert done == {"ended": [], "left": [], "guard_killed": False}
+    seen = guarded.observe()
+    assert (seen["state"], seen["restart_at"], seen["guard_alive"]) == ("exited", None, False)
+
+
+@pytest.mark.parametrize("delay_s", [0.0, 0.02, 0.05, 0.1, 0.2])
+def test_stop_at_any_moment_of_a_crash_loop_leaves_nothing(
+    guarded: Guarded, wait_until: Callable[..., None], delay_s: float
+) -> None:
+    guarded.start("sh", "-c", "sleep 0.03; exit 1", **at(guarded, backoff_s=0.01, reset_s=0.0))
+    wait_until(lambda: guarded.observe()["generation"] > 2)
+    time.sleep(delay_s)  # the scenario itself: wherever it has got to by then
+    guarded.stop()
+    seen = guarded.observe()
+    assert not seen["members"]
+    assert not seen["guard_alive"]
+    assert guarded.observe()["process"] == seen["process"]
+
+
+def test_term_to_the_guard_ends_a_process_that_may_be_restarted(
+    guarded: Guarded, wait_until: Callable[..., None]
+) -> None:
+    first = guarded.start("sleep", "1000", **at(guarded))["started"]
+    os.kill(first["guard_pid"], signal.SIGTERM)
+    wait_until(lambda: not guarded.observe()["guard_alive"])
+    seen = guarded.observe()
+    assert (seen["state"], seen["generation"], seen["gave_up"]) == ("exited", 1, False)
+
+
+def test_a_start_elsewhere_takes_the_place_of_a_guard_that_waits(
+    guarded: Guarded, wait_until: Callable[..., None], is_alive: Callable[[int], bool]
+) -> None:
+    """Whoever launches has lost the record of the last run, and has stopped nothing."""
+    first = guarded.start("false", **at(guarded, backoff_s=1.0))["started"]
+    wait_until(lambda: guarded.observe()["state"] == "restarting")
+    second = guarded.start("sleep", "1000")["started"]
+    wait_until(lambda: not is_alive(first["guard_pid"]))
+    assert guarded.observe()["pid"] == second["pid"]
+    assert guarded.observe()["state"] == "running"
+
+
+def test_a_second_start_that_is_refused_costs_the_first_no_restart(
+    guarded: Guarded, wait_until: Callable[..., None]
+) -> None:
+    first = guarded.start("sleep", "1000", **at(guarded))["started"]
+    assert "already runs" in guarded.start("sleep", "1000")["error"]
+    os.kill(first["pid"], signal.SIGKILL)
+    wait_until(lambda: guarded.observe()["generation"] == 2)
+
+
+def test_a_restart_that_cannot_be_made_is_told_and_tried_again(
+    guarded: Guarded, wait_until: Callable[..., None]
+) -> None:
+    program = guarded.directory / "program"
+    guard.make_directory(guarded.directory)
+    program.write_text("#!/bin/sh\nrm program; exit 1\n")
+    program.chmod(0o700)
+    guarded.start(str(program), **at(guarded))
+    wait_until(lambda: "no such file" in guarded.observe()["end_reason"])
+    program.write_text("#!/bin/sh\nexec sleep 1000\n")
+    program.chmod(0o700)
+    wait_until(lambda: guarded.observe()["state"] == "running")
+    assert guarded.observe()["generation"] == 2
+
+
+def test_a_stopped_member_is_seen(tree: Guarded, wait_until: Callable[..., None]) -> None:
+    assert not tree.observe()["stopped"]
+    os.kill(tree.observe()["members"][-1], signal.SIGSTOP)
+    wait_until(lambda: tree.observe()["stopped"])
+    os.kill(tree.observe()["members"][-1], signal.SIGCONT)
+    wait_until(lambda: not tree.observe()["stopped"])
+
+
+@pytest.mark.parametrize("which", [0, -1])
+def test_a_group_with_a_member_that_stays_stopped_is_killed_and_started_again(
+    guarded: Guarded, wait_until: Callable[..., None], which: int
+) -> None:
+    guarded.start("sh", "-c", TREE, **at(guarded, stopped_s=0.5))
+    wait_until(lambda: len(guarded.observe()["members"]) == 4)
+    first = guarded.observe()
+    os.kill(first["members"][which], signal.SIGSTOP)
+    wait_until(lambda: guarded.observe()["generation"] == 2)
+    seen = guarded.observe()
+    assert seen["signal"] == signal.SIGKILL
+    assert seen["end_reason"] == "was stopped for 0.5 s, and killed"
+    assert not set(first["members"]) & set(seen["members"])
+
+
+def test_how_long_members_have_been_stopped_is_counted_from_when_that_was_seen(
+    tree: Guarded, wait_until: Callable[..., None]
+) -> None:
+    process = tree.observe()["process"]
+    stops = guard.Stops(process["pid"], process["start_ticks"])
+    member = tree.observe()["members"][-1]
+    assert stops.longest_s(100.0) == 0.0
+    os.kill(member, signal.SIGSTOP)
+    wait_until(lambda: tree.observe()["stopped"])
+    assert [stops.longest_s(now) for now in (101.0, 102.0, 105.0)] == [0.0, 1.0, 4.0]
+    os.kill(member, signal.SIGCONT)
+    wait_until(lambda: not tree.observe()["stopped"])
+    assert stops.longest_s(106.0) == 0.0
+    os.kill(member, signal.SIGSTOP)
+    wait_until(lambda: tree.observe()["stopped"])
+    assert [stops.longest_s(now) for now in (107.0, 109.0)] == [0.0, 2.0]
+
+
+def test_a_stopped_process_is_left_alone_where_nothing_is_restarted() -> None:
+    assert guard.stopped_limit_s({**ALWAYS, "policy": "never"}) is None
+
+
+def test_values_of_the_environment_come_back_with_a_restart_and_stand_in_no_file(
+    guarded: Guarded, wait_until: Callable[..., None]
+) -> None:
+    script = 'echo "$KEY" | wc -c; [ -e seen ] && exec sleep 1000; touch seen; exit 1'
+    guarded.start("sh", "-c", script, env={"KEY": "s3cret-value"}, **at(guarded))
+    wait_until(lambda: guarded.observe()["generation"] == 2 and guarded.log() == "13\n")
+    assert not [p for p in guarded.directory.iterdir() if "s3cret-value" in p.read_text()]
+
+
 def test_the_record_repeats_the_guards_file_names() -> None:
     for name in ("PROCESS_FILE", "EXIT_FILE", "LOG_FILE", "OLD_LOG_FILE"):
         assert getattr(guard, name) == getattr(record, name)
-    assert logfile.LOG_FILE == record.LOG_FILE
+    assert (logfile.LOG_FILE, logfile.OLD_LOG_FILE) == (record.LOG_FILE, record.OLD_LOG_FILE)
     assert guard.SWITCHES_DIRECTORY == record.SWITCHES_DIRECTORY
 
 

@@ -10,7 +10,7 @@ from vdisagg.cluster.admin import FrontState, InstanceStatus, LinkStatus, Totals
 from vdisagg.cluster.record import Holder
 from vdisagg.plan.model import Kind
 
-ProcessState = Literal["never", "running", "exited", "gone", "unreachable"]
+ProcessState = Literal["never", "running", "restarting", "exited", "gone", "unreachable"]
 Phase = Literal["absent", "starting", "interrupted", "stopping", "up"]
 """absent: no record. starting: an up is at work. interrupted: an up ended half-way and nobody is
 at work. stopping: a down is at work."""
@@ -19,15 +19,28 @@ at work. stopping: a down is at work."""
 class Observation(msgspec.Struct, frozen=True):
     """One process as its guard's files and /proc show it.
 
-    never: nothing was started. exited: its code or signal is known. gone: it is not alive and no
-    guard lived to see how it ended. unreachable: its node did not answer, so nothing is known.
+    never: nothing was started. restarting: it has ended, and its guard will start it again. exited: its
+    code or signal is known. gone: it is not alive and no guard lived to see how it ended. unreachable:
+    its node did not answer, so nothing is known.
     """
 
     state: ProcessState
     code: int | None = None
     signal: int | None = None
+    """How it ended; of one that runs and has been restarted, how its predecessor did."""
     ended_at: float | None = None
-    """Unix time."""
+    """Unix time, by its node's clock, as all times here."""
+    end_reason: str = ""
+    """What its guard had against it or itself failed at, if that was it."""
+    restart_at: float | None = None
+    """When its guard starts it again, while the state is restarting."""
+    gave_up: bool = False
+    """Whether its guard does not start it any more after so many ends in a row."""
+    generation: int = 1
+    """Counts the starts by its guard."""
+    started_at: float | None = None
+    stopped: bool = False
+    """Whether a process of its group is stopped by a signal."""
     pid: int | None = None
     guard_pid: int | None = None
     guard_alive: bool = False
@@ -39,13 +52,29 @@ class Observation(msgspec.Struct, frozen=True):
     @property
     def how_it_ended(self) -> str:
         """For people; empty while the process runs."""
-        if self.state == "exited":
-            return f"exit code {self.code}" if self.code is not None else f"signal {self.signal}"
+        if self.state in ("exited", "restarting"):
+            return self.last_end
         if self.state == "gone":
             return "gone, and its guard with it"
         if self.state == "unreachable":
             return f"not to be reached: {self.reason}"
         return ""
+
+    @property
+    def last_end(self) -> str:
+        """How it, or its predecessor, ended, for people; empty where nothing has ended."""
+        if self.code is None and self.signal is None:
+            return ""
+        how = f"exit code {self.code}" if self.code is not None else f"signal {self.signal}"
+        why = f" ({self.end_reason})" if self.end_reason else ""
+        return f"{how}{why}{', and its guard gave up' if self.gave_up else ''}"
+
+    @property
+    def ends(self) -> int:
+        """How often it has ended under its guard, as far as that is known."""
+        if self.state in ("never", "unreachable"):
+            return 0
+        return self.generation - (self.state == "running")
 
 
 class Progress(msgspec.Struct, frozen=True):

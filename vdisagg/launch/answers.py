@@ -13,7 +13,7 @@ from vdisagg.launch.runner import Found, Mark, Stopped
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from vdisagg.plan.model import Process
+    from vdisagg.plan.model import Process, Restart
 
 
 def job(
@@ -23,6 +23,7 @@ def job(
     ticket: str,
     mark: Mark | None,
     switches: str,
+    restart: Restart,
 ) -> dict[str, Any]:
     """What `guard.py start` reads on stdin. `switches`: the folder on the node that holds them."""
     return {
@@ -35,6 +36,7 @@ def job(
         "ticket": ticket,
         "switches": switches if process.switches else None,
         "mark": msgspec.to_builtins(mark),
+        "restart": msgspec.to_builtins(restart),
     }
 
 

@@ -1,4 +1,5 @@
-"""The guard: starts one process, keeps its log, pid and exit code, and ends its whole group.
+"""The guard: starts one process, and again when it has failed; keeps its log, pid and exit code, and
+ends its whole group.
 
 This one file is all of ours that runs beside a stock process. It is copied to nodes, so it knows
 only the standard library and Python 3.8. Each subcommand prints one JSON value between markers, an
@@ -51,11 +52,19 @@ POLL_S = 0.05
 KILL_WAIT_S = 15.0  # a killed process may sit in the driver while it gives its GPU memory back
 GUARD_WAIT_S = 2.0  # what a living guard needs to see the end of its group and leave
 EXIT_WAIT_S = 0.2  # what a living guard needs to write down how its process ended
+LOOK_S = 1.0  # how often a guard looks for stopped processes in its group
+MEMBERS_S = 10.0  # how often it looks for new ones there: that reads every process of the machine
+LONGEST_BACKOFF_S = 60.0
+ENDS_KEPT = 5  # in process.json
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 
 
 class GuardError(Exception):
     """Says what is wrong and what next, for the launcher to show."""
+
+
+class CalledOffError(GuardError):
+    """Somebody has asked for the process to be ended, or has started another in its place."""
 
 
 # Looking at processes
@@ -140,12 +149,13 @@ def read_json(path: Path) -> Value | None:
     return value if isinstance(value, dict) else None
 
 
-def write_json(path: Path, value: Value) -> None:
+def write_json(path: Path, value: Value, sync: bool = True) -> None:
     part = path.with_name(f"{path.name}.part.{os.getpid()}")
     with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
         json.dump(value, file)
         file.flush()
-        os.fsync(file.fileno())
+        if sync:
+            os.fsync(file.fileno())
     part.replace(path)
 
 
@@ -185,12 +195,14 @@ def issue_ticket(directory: Path) -> str:
 
 
 def run_start(directory: Path, job: Value, answer: Callable[[Value], None]) -> None:
-    """Be the guard of one process: start it, `answer` the launcher, and stay until it has ended.
+    """Be the guard of one process: start it, `answer` the launcher, and stay until it has ended and is
+    not to be started again.
 
     `job`: name, kind, argv, env (added to our own environment), cwd, grace_s, the ticket, the folder
-    that holds the switches (None for a process that takes up none), and the mark: who launches, for
-    those who find the process later. Values of `env` are written nowhere. A word of `argv`, and an
-    entry of PYTHONPATH, may begin with `~/`.
+    that holds the switches (None for a process that takes up none), the mark (who launches, for those
+    who find the process later), and restart (plan.model.Restart as an object; never where there is
+    none). Values of `env` are written nowhere. A word of `argv`, and an entry of PYTHONPATH, may begin
+    with `~/`.
     """
     signals = {signal.SIGTERM, signal.SIGCHLD, signal.SIGINT, signal.SIGHUP}
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -199,19 +211,31 @@ def run_start(directory: Path, job: Value, answer: Callable[[Value], None]) -> N
     with locked(directory):
         ticket = read_json(directory / TICKET_FILE) or {}
         if ticket.get("ticket") != job["ticket"]:
-            raise GuardError(f"{job['name']}: the launch was called off by a later command")
+            raise CalledOffError(f"{job['name']}: the launch was called off by a later command")
         refuse_second(directory, job)
         if job.get("switches") is not None:
             copy_switches(Path(job["switches"]), directory / SWITCHES_DIRECTORY)
-        child = start_child(directory, job, unblocked)
-        record = describe(child.pid, job)
-        try:
-            write_json(directory / PROCESS_FILE, record)
-        except OSError:
-            child.kill()  # what nobody can find again must not live; it has had no time to fork
-            raise
+        for leftover in (PROCESS_FILE, EXIT_FILE):  # a start that fails must not look like the last
+            with contextlib.suppress(FileNotFoundError):
+                (directory / leftover).unlink()
+        child, record = start_process(directory, job, unblocked, [])
     answer(record)
-    watch(directory, child, record, job["grace_s"])
+    stay(directory, job, unblocked, child, record)
+
+
+def start_process(
+    directory: Path, job: Value, unblocked: set[Any], ends: list[Value]
+) -> tuple[subprocess.Popen[bytes], Value]:
+    """Start the process, under the lock; `ends` is how its predecessors under this guard ended."""
+    child = start_child(directory, job, unblocked)
+    record = describe(child.pid, job, ends)
+    try:
+        write_json(directory / PROCESS_FILE, record)
+    except OSError:
+        child.kill()  # what nobody can find again must not live; it has had no time to fork
+        child.wait()
+        raise
+    return child, record
 
 
 def refuse_second(directory: Path, job: Value) -> None:
@@ -241,9 +265,6 @@ def start_child(directory: Path, job: Value, unblocked: set[Any]) -> subprocess.
     log = directory / LOG_FILE
     if log.exists() and log.stat().st_size:
         log.replace(directory / OLD_LOG_FILE)
-    for leftover in (PROCESS_FILE, EXIT_FILE):  # a start that fails must not look like the last one
-        with contextlib.suppress(FileNotFoundError):
-            (directory / leftover).unlink()
     usual_umask = os.umask(0o077)
 
     def prepare() -> None:
@@ -286,7 +307,7 @@ def explain(job: Value, exc: OSError) -> str:
     return f"{name}: {executable}: {exc.strerror}"
 
 
-def describe(pid: int, job: Value) -> Value:
+def describe(pid: int, job: Value, ends: list[Value]) -> Value:
     child, guard = read_stat(pid), read_stat(os.getpid())
     assert child is not None, "nobody has waited for it yet, so it is there, if as a zombie"
     assert guard is not None
@@ -301,6 +322,8 @@ def describe(pid: int, job: Value) -> Value:
         "boot_id": boot_id(),
         "argv": job["argv"],
         "at": time.time(),
+        "generation": ends[-1]["generation"] + 1 if ends else 1,
+        "restarts": ends[-ENDS_KEPT:],
     }
 
 
@@ -312,33 +335,183 @@ def become_subreaper() -> None:
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def watch(directory: Path, child: subprocess.Popen[bytes], record: Value, grace_s: float) -> None:
-    """Wait for the child; write its exit code at once; end what is left of its group.
+# Staying with it
+
+
+def stay(
+    directory: Path,
+    job: Value,
+    unblocked: set[Any],
+    child: subprocess.Popen[bytes],
+    record: Value,
+) -> None:
+    """Watch the process, write down each end at once, and start it again for as long as it may be.
+
+    It has failed when it ends unasked, whatever its exit code: none of a cluster's processes ends by
+    itself, and `vllm serve --headless` leaves with 0 when its engine core has died (vLLM 0.32,
+    entrypoints/cli/serve.py, run_headless). It has been asked for by `stop`, which withdraws the
+    ticket first, or by TERM to the guard.
+    """
+    restart = {"policy": "never", **(job.get("restart") or {})}
+    in_a_row = 0
+    ends: list[Value] = []
+    while True:
+        begun = time.monotonic()
+        asked, fault = watch(child, record, job["grace_s"], stopped_limit_s(restart))
+        if time.monotonic() - begun >= restart.get("reset_s", 0.0):
+            in_a_row = 0
+        ends.append(describe_end(child.returncode, record, fault))
+        delay_s = None if asked else restart_delay_s(restart, in_a_row)
+        gave_up = delay_s is None and not asked and restart["policy"] != "never"
+        delay_s = note_end(directory, record, ends[-1], delay_s, gave_up)
+        end_group(record, job["grace_s"], reap_orphans)
+        reap_orphans()
+        while delay_s is not None:
+            if is_called_off_within(delay_s):
+                note_end(directory, record, ends[-1], None, gave_up=False)
+                return
+            in_a_row += 1
+            try:
+                with locked(directory):
+                    refuse_restart(directory, record)
+                    refuse_second(directory, job)
+                    child, record = start_process(directory, job, unblocked, ends)
+                break
+            except CalledOffError:
+                return
+            except (GuardError, OSError) as exc:
+                ends[-1]["reason"] = f"cannot be started again: {reason(exc)}"
+                delay_s = restart_delay_s(restart, in_a_row)
+                delay_s = note_end(directory, record, ends[-1], delay_s, gave_up=delay_s is None)
+        else:
+            return
+
+
+def restart_delay_s(restart: Value, in_a_row: int) -> float | None:
+    """How long to wait after an end before the next restart, `in_a_row` of them having come to nothing;
+    None where there is to be none."""
+    if restart["policy"] == "never" or in_a_row >= restart["limit"]:
+        return None
+    if in_a_row == 0:
+        return 0.0
+    backoff_s: float = restart["backoff_s"]
+    doubled_s = backoff_s * 2.0 ** min(in_a_row - 1, 20)
+    return min(doubled_s, max(LONGEST_BACKOFF_S, backoff_s))
+
+
+def stopped_limit_s(restart: Value) -> float | None:
+    """How long a member may be stopped by a signal; None where that is nobody's business."""
+    return None if restart["policy"] == "never" else restart["stopped_s"]
+
+
+def watch(
+    child: subprocess.Popen[bytes], record: Value, grace_s: float, stopped_s: float | None
+) -> tuple[bool, str]:
+    """Wait until the child has ended: whether TERM to the guard asked for it, and what the guard had
+    against it, if it killed it.
 
     TERM to the guard means TERM to the group, and KILL after the grace time.
     """
     signals = {signal.SIGTERM, signal.SIGCHLD}
     pid, start_ticks = record["pid"], record["start_ticks"]
+    stops = Stops(pid, start_ticks)
+    next_look = time.monotonic() + LOOK_S
+    asked, fault = False, ""
     while child.poll() is None:
-        if signal.sigwait(signals) == signal.SIGTERM:
-            end(lambda: members_of(pid, start_ticks), grace_s, reap=child.poll)
-    try:
-        write_exit(directory, child.returncode, record)
-    except OSError as exc:  # a full disk, say: the group must be ended all the same
-        sys.stderr.write(f"exit code {child.returncode} could not be written: {exc}\n")
-    end(lambda: members_of(pid, start_ticks), grace_s, reap=reap_orphans)
-    reap_orphans()
+        if stopped_s is None:
+            number: int | None = signal.sigwait(signals)
+        else:
+            seen = signal.sigtimedwait(signals, max(0.0, next_look - time.monotonic()))
+            number = None if seen is None else seen.si_signo
+        if number == signal.SIGTERM:
+            asked = True
+            end_group(record, grace_s, child.poll)
+        now = time.monotonic()
+        if stopped_s is not None and now >= next_look:
+            next_look = now + LOOK_S
+            if stops.longest_s(now) >= stopped_s:
+                fault = f"was stopped for {stopped_s:g} s, and killed"
+                send(members_of(pid, start_ticks), signal.SIGKILL)
+    return asked, fault
 
 
-def write_exit(directory: Path, returncode: int, record: Value) -> None:
-    value = {
+class Stops:
+    """Since when members of a group have been stopped by a signal (state T; a traced one is in t)."""
+
+    def __init__(self, pid: int, start_ticks: int) -> None:
+        self._leader = (pid, start_ticks)
+        self._members = [pid]
+        self._members_due = 0.0
+        self._since: dict[int, float] = {}
+
+    def longest_s(self, now: float) -> float:
+        """For how long the first of those that are stopped now has been."""
+        if now >= self._members_due:
+            self._members_due = now + MEMBERS_S
+            self._members = members_of(*self._leader)
+        stopped = [pid for pid in self._members if self._is_stopped(pid)]
+        self._since = {pid: self._since.get(pid, now) for pid in stopped}
+        return now - min(self._since.values(), default=now)
+
+    def _is_stopped(self, pid: int) -> bool:
+        stat = read_stat(pid)
+        ours = stat is not None and self._leader[0] in (stat["session"], stat["group"])
+        return ours and stat is not None and stat["state"] == "T"
+
+
+def is_called_off_within(delay_s: float) -> bool:
+    """Wait for so long; whether TERM has come meanwhile, or before."""
+    return signal.sigtimedwait({signal.SIGTERM}, delay_s) is not None
+
+
+def end_group(record: Value, grace_s: float, reap: Callable[[], object]) -> None:
+    end(lambda: members_of(record["pid"], record["start_ticks"]), grace_s, reap)
+
+
+def describe_end(returncode: int, record: Value, fault: str) -> Value:
+    return {
         "pid": record["pid"],
         "start_ticks": record["start_ticks"],
+        "generation": record["generation"],
         "code": returncode if returncode >= 0 else None,
         "signal": -returncode if returncode < 0 else None,
         "at": time.time(),
+        "reason": fault,
     }
-    write_json(directory / EXIT_FILE, value)
+
+
+def note_end(
+    directory: Path, record: Value, ended: Value, delay_s: float | None, gave_up: bool
+) -> float | None:
+    """Write down how the process ended, and when it will be started again, `delay_s` from now, if at
+    all. Returns `delay_s`, or None where a restart has been called off."""
+    try:
+        with locked(directory):
+            try:
+                refuse_restart(directory, record)
+            except CalledOffError:
+                delay_s, gave_up = None, False
+            if is_ours(directory, record):
+                due = None if delay_s is None else time.time() + delay_s
+                value = {**ended, "restart_at": due, "gave_up": gave_up}
+                # A controller's restart must not wait for a slow disk.
+                write_json(directory / EXIT_FILE, value, sync=delay_s is None)
+    except OSError as exc:  # a full disk, say: what is left of the group must be ended all the same
+        how = f"exit code {ended['code']}, signal {ended['signal']}"
+        sys.stderr.write(f"{record['name']}: {how} could not be written: {exc}\n")
+    return delay_s
+
+
+def is_ours(directory: Path, record: Value) -> bool:
+    """Whether nobody has started another process in this directory."""
+    written = read_json(directory / PROCESS_FILE) or {}
+    return all(written.get(name) == record[name] for name in ("pid", "start_ticks", "boot_id"))
+
+
+def refuse_restart(directory: Path, record: Value) -> None:
+    """Raises CalledOffError where the end has been asked for, or the directory is another guard's."""
+    if not (directory / TICKET_FILE).exists() or not is_ours(directory, record):
+        raise CalledOffError(f"{record['name']}: is not to run any more")
 
 
 def reap_orphans() -> None:
@@ -359,42 +532,74 @@ def observe_all(directories: list[Path]) -> list[Value]:
 def observe(directory: Path, table: Table | None = None) -> Value:
     """What there is to see of the process that was last started in `directory`.
 
-    `state`: never (nothing was started), running, exited (code or signal known), gone (not alive,
-    and no guard lived to see how it ended). `members`: living processes of its group.
+    `state`: never (nothing was started), running, restarting (it has ended, and its guard will start
+    it again at `restart_at`), exited (code or signal known), gone (not alive, and no guard lived to see
+    how it ended). `members`: living processes of its group. `stopped`: whether one of them is stopped
+    by a signal. Code, signal, `ended_at` and `end_reason` are the last end's: of a running process, its
+    predecessor's.
     """
     written = read_json(directory / PROCESS_FILE)
     seen: Value = {
         "state": "never",
-        "code": None,
-        "signal": None,
-        "ended_at": None,
+        **told_end(),
         "pid": None,
         "guard_pid": None,
         "guard_alive": False,
         "members": [],
+        "stopped": False,
+        "generation": 1,
+        "started_at": None,
         "process": written,
     }
     if written is None:
         return seen
     pid, start_ticks = written["pid"], written["start_ticks"]
-    seen["pid"], seen["guard_pid"] = pid, written["guard_pid"]
+    seen.update({"pid": pid, "guard_pid": written["guard_pid"], "started_at": written["at"]})
+    seen["generation"] = written.get("generation", 1)
     if written["boot_id"] == boot_id():
+        if table is None or (pid not in table and is_alive(pid, start_ticks)):
+            table = read_table()  # it was started after the look
         seen["members"] = members_of(pid, start_ticks, table)
+        seen["stopped"] = any(table[member]["state"] == "T" for member in seen["members"])
         seen["guard_alive"] = is_alive(written["guard_pid"], written["guard_start_ticks"])
     if pid in seen["members"]:
         seen["state"] = "running"
+        seen.update(told_end(*written.get("restarts", [])[-1:]))
         return seen
-    ended = read_json(directory / EXIT_FILE)
+    ended = end_of(directory, written)
     deadline = time.monotonic() + EXIT_WAIT_S
     while ended is None and seen["guard_alive"] and time.monotonic() < deadline:
         time.sleep(POLL_S)
-        ended = read_json(directory / EXIT_FILE)
-    if ended is not None and (ended["pid"], ended["start_ticks"]) == (pid, start_ticks):
-        seen["state"] = "exited"
-        seen["code"], seen["signal"], seen["ended_at"] = ended["code"], ended["signal"], ended["at"]
-    else:
+        ended = end_of(directory, written)
+    if ended is None:
         seen["state"] = "gone"
+        return seen
+    seen.update(told_end(ended))
+    seen["state"] = "exited"
+    if seen["guard_alive"] and ended.get("restart_at") is not None:
+        seen["state"] = "restarting"
     return seen
+
+
+def told_end(ended: Value | None = None) -> Value:
+    """How a process ended, in the words of `observe`; of none, the same without anything in it."""
+    ended = ended or {}
+    return {
+        "code": ended.get("code"),
+        "signal": ended.get("signal"),
+        "ended_at": ended.get("at"),
+        "end_reason": ended.get("reason", ""),
+        "restart_at": ended.get("restart_at"),
+        "gave_up": ended.get("gave_up", False),
+    }
+
+
+def end_of(directory: Path, record: Value) -> Value | None:
+    """What exit.json says of this very process; a predecessor's stays there until the next end."""
+    ended = read_json(directory / EXIT_FILE)
+    if ended is None or any(ended[name] != record[name] for name in ("pid", "start_ticks")):
+        return None
+    return ended
 
 
 def send(pids: Iterable[int], number: int) -> None:
@@ -464,6 +669,7 @@ def stop(directory: Path, grace_s: float) -> Value:
     def living_guard() -> list[int]:
         return [guard] if is_alive(guard, guard_ticks) else []
 
+    send(living_guard(), signal.SIGTERM)  # it may be about to start the process again
     killed = False
     if wait_until_none(living_guard, GUARD_WAIT_S, set()):
         send(living_guard(), signal.SIGKILL)

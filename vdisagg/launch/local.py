@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from vdisagg.cluster.admin import exchange
 from vdisagg.errors import Failure, LaunchFailed
 from vdisagg.launch import answers, guard, logfile, ports
+from vdisagg.plan.model import Restart
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 SWITCHES = Path(__file__).parent / "switches"
 NO_FILES: Mapping[str, str] = MappingProxyType({})
+NEVER = Restart(policy="never")
 START_LIMIT_S = 30.0  # a start takes 0.1 s; a machine that swaps may need longer
 
 
@@ -39,6 +41,7 @@ class LocalRunner:
         secrets: Mapping[str, str],
         grace_s: float,
         files: Mapping[str, str] = NO_FILES,
+        restart: Restart = NEVER,
     ) -> Started:
         directory = _directory(process)
         try:
@@ -51,7 +54,7 @@ class LocalRunner:
                 f"{process.name}: {exc.filename}: {exc.strerror}; "
                 "next: make the directory writable, or set another in the topology"
             ) from exc
-        job = answers.job(process, secrets, grace_s, ticket, self._mark, str(SWITCHES))
+        job = answers.job(process, secrets, grace_s, ticket, self._mark, str(SWITCHES), restart)
         answer = _read_answer(process, _run_guard(process, json.dumps(job)))
         if "error" in answer:
             raise LaunchFailed(str(answer["error"]))
@@ -73,8 +76,9 @@ class LocalRunner:
         found = guard.find([Path(folder).expanduser() for folder in folders])
         return [answers.found(one) for one in found]
 
-    def tail(self, process: Process, lines: int) -> list[str]:
-        return logfile.tail(_directory(process), lines)
+    def tail(self, process: Process, lines: int, *, before: bool = False) -> list[str]:
+        name = logfile.OLD_LOG_FILE if before else logfile.LOG_FILE
+        return logfile.tail(_directory(process), lines, name)
 
     def follow(self, process: Process, lines: int) -> Iterator[str]:
         return logfile.follow(_directory(process), lines)

@@ -3,6 +3,7 @@
 Like the guard it knows only the standard library and Python 3.8:
 
     logfile.py tail DIRECTORY LINES
+    logfile.py tail-before DIRECTORY LINES      the log before that
     logfile.py follow DIRECTORY LINES
 """
 
@@ -17,17 +18,18 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 LOG_FILE = "log"
+OLD_LOG_FILE = "log.1"
 POLL_S = 0.2
 MOST_LINES = 1_000_000  # held in memory at once
 
 
-def tail(directory: Path, lines: int) -> list[str]:
-    """The last lines of the log in a process's directory; empty when there is none."""
+def tail(directory: Path, lines: int, name: str = LOG_FILE) -> list[str]:
+    """The last lines of a log in a process's directory; empty when there is none."""
     try:
-        with (directory / LOG_FILE).open(encoding="utf-8", errors="replace") as log:
+        with (directory / name).open(encoding="utf-8", errors="replace") as log:
             return [line.rstrip("\n") for line in deque(log, maxlen=lines)]
     except FileNotFoundError:
         return []
@@ -87,7 +89,10 @@ def _somebody_listens() -> bool:
 
 def main(command: str, directory: str, lines: str) -> None:
     place, count = Path(directory).expanduser(), int(lines)
-    found = tail(place, count) if command == "tail" else follow(place, count, _somebody_listens)
+    if command == "follow":
+        found: Iterable[str] = follow(place, count, _somebody_listens)
+    else:
+        found = tail(place, count, OLD_LOG_FILE if command == "tail-before" else LOG_FILE)
     out = sys.stdout.buffer  # the locale of a login over SSH may know no more than ASCII
     try:
         for line in found:

@@ -19,7 +19,7 @@ from vdisagg.cluster.admin import SOCKET_NAME
 from vdisagg.errors import Failure, LaunchFailed, Unreachable
 from vdisagg.launch import answers, guard, logfile, ports, pythons
 from vdisagg.launch.far_controller import RELAY
-from vdisagg.launch.local import NO_FILES, START_LIMIT_S, SWITCHES
+from vdisagg.launch.local import NEVER, NO_FILES, START_LIMIT_S, SWITCHES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from vdisagg.cluster.record import Started
     from vdisagg.cluster.snapshot import Observation
     from vdisagg.launch.runner import Found, Mark, Stopped
-    from vdisagg.plan.model import Address, Node, Process
+    from vdisagg.plan.model import Address, Node, Process, Restart
 
 ARRIVE_LIMIT_S = 20.0  # two interpreters start; home directories on network file systems are slow
 ASK_LIMIT_S = 10.0  # takes 0.1 s; a node that loads a model from disk may be slow to answer
@@ -117,6 +117,7 @@ class RemoteRunner:
         secrets: Mapping[str, str],
         grace_s: float,
         files: Mapping[str, str] = NO_FILES,
+        restart: Restart = NEVER,
     ) -> Started:
         tools = self._arrive()
         switches = f"{tools.folder}/{SWITCHES_FOLDER}"
@@ -124,7 +125,7 @@ class RemoteRunner:
         if files:
             own = process.directory
             self._unpack(tools.python, {f"{own}/{path}": text for path, text in files.items()})
-        job = answers.job(process, secrets, grace_s, ticket, self._mark, switches)
+        job = answers.job(process, secrets, grace_s, ticket, self._mark, switches, restart)
         answer = self._guard(
             "start", process.directory, stdin=json.dumps(job), limit_s=START_LIMIT_S
         )
@@ -147,8 +148,9 @@ class RemoteRunner:
     def find(self, folders: Sequence[str]) -> list[Found]:
         return [answers.found(one) for one in self._guard("find", *folders)]
 
-    def tail(self, process: Process, lines: int) -> list[str]:
-        words = self._words(logfile.__file__, "tail", process.directory, str(lines))
+    def tail(self, process: Process, lines: int, *, before: bool = False) -> list[str]:
+        command = "tail-before" if before else "tail"
+        words = self._words(logfile.__file__, command, process.directory, str(lines))
         done = self._connection.run(words, limit_s=TAIL_LIMIT_S)
         if done.code:
             raise Failure(

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from vdisagg.cluster.record import Started
     from vdisagg.cluster.snapshot import Observation
-    from vdisagg.plan.model import Address, Process
+    from vdisagg.plan.model import Address, Process, Restart
 
     RunnerFor = Callable[[str], "Runner"]
     """The runner of a node, by the node's name."""
@@ -61,8 +61,10 @@ class Runner(Protocol):
         secrets: Mapping[str, str],
         grace_s: float,
         files: Mapping[str, str] = ...,
+        restart: Restart = ...,
     ) -> Started:
-        """Start a process under a guard, its switches put in place before.
+        """Start a process under a guard, its switches put in place before. `restart` is what the guard
+        does when it fails (nothing, where not said).
 
         `secrets` (variable → value) join its environment and are written nowhere. `files` (path → text)
         are written into its directory first. Raises LaunchFailed when it cannot be started, or
@@ -87,8 +89,9 @@ class Runner(Protocol):
     def find(self, folders: Sequence[str]) -> list[Found]:
         """What was started in any directory of these folders and may still live."""
 
-    def tail(self, process: Process, lines: int) -> list[str]:
-        """The last lines of the process's log; empty when there is none."""
+    def tail(self, process: Process, lines: int, *, before: bool = False) -> list[str]:
+        """The last lines of the process's log; empty when there is none. `before`: of the log before
+        that, which the process's predecessor wrote."""
 
     def follow(self, process: Process, lines: int) -> Iterator[str]:
         """The last lines of the process's log, then those that are added, for ever."""
