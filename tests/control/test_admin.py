@@ -148,6 +148,23 @@ def test_a_garbage_line_is_refused_and_the_connection_lives(
     assert answers(connection, 1) == [{"ok": True}]
 
 
+@pytest.mark.parametrize("parameters", [{"after": "x"}, {"after": 0.5}, {"op": 7}])
+def test_odd_parameters_are_refused_by_name(
+    connect: Connect, parameters: dict[str, object]
+) -> None:
+    connection = connect()
+    connection.sendall(msgspec.json.encode({"op": "events", **parameters}) + b"\n")
+    (refused,) = answers(connection, 1)
+    assert refused["ok"] is False
+    assert next(iter(parameters)) in str(refused["error"])
+
+
+def test_parameters_that_are_not_known_are_ignored(connect: Connect) -> None:
+    connection = connect()
+    connection.sendall(msgspec.json.encode({"op": "probe", "later": [1]}) + b"\n")
+    assert answers(connection, 1) == [{"ok": True}]
+
+
 def test_half_a_line_waits_for_the_rest(connect: Connect) -> None:
     slow, quick = connect(), connect()
     slow.sendall(line("probe")[:5])

@@ -14,9 +14,13 @@ from pathlib import Path
 import pytest
 
 from fakes.messages import request
+from vdisagg.cluster import leftovers
+from vdisagg.cluster.leftovers import JOURNAL_FILE as FILE
+from vdisagg.cluster.leftovers import OLD_JOURNAL_FILE as OLD_FILE
+from vdisagg.cluster.leftovers import PART_JOURNAL_FILE as PART_FILE
 from vdisagg.control import entries, wire
 from vdisagg.control.entries import INPUT, OUTPUT, Entry
-from vdisagg.control.journal import FILE, FILES, OLD_FILE, PART_FILE, Journal
+from vdisagg.control.journal import Journal
 from vdisagg.control.recall import Recalled, RecalledRequest, recall
 
 
@@ -455,5 +459,14 @@ def test_a_journal_that_cannot_be_written_is_given_up_and_numbers_go_on(tmp_path
     ], done.stderr
 
 
-def test_the_files_that_there_may_be_are_told() -> None:
-    assert FILES == (FILE, OLD_FILE, PART_FILE)
+@pytest.mark.parametrize("by", ["the controller", "down"])
+def test_nothing_is_left_when_the_run_is_over(tmp_path: Path, by: str) -> None:
+    journal = Journal.open(tmp_path, max_bytes=1000)
+    fill(journal, tmp_path / OLD_FILE)
+    (tmp_path / PART_FILE).write_bytes(b"")
+    if by == "the controller":
+        journal.remove()
+    else:
+        journal.close()
+        leftovers.remove(tmp_path)
+    assert list(tmp_path.iterdir()) == []

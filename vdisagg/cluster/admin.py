@@ -1,7 +1,7 @@
 """The admin API's messages and its client: one JSON line each way over a Unix socket.
 
-The controller serves it (control/admin_socket.py). A request is `{"op": NAME, …}`; the answer is
-`{"ok": true, …}` or `{"ok": false, "error": TEXT}`.
+The controller serves it (control/admin_socket.py). A request is `{"op": NAME, …}`, with what Request
+has beside; the answer is `{"ok": true, …}` or `{"ok": false, "error": TEXT}`.
 """
 
 from __future__ import annotations
@@ -75,6 +75,12 @@ class Totals(msgspec.Struct):
     finished: int = 0
     failed: int = 0
     aborted: int = 0
+    redone: int = 0
+    """Begun again elsewhere, nothing having been sent yet."""
+    continued: int = 0
+    """Answers that went on on another engine."""
+    alone: int = 0
+    """Prompts that decode engines computed, no prefill engine being left."""
     output_tokens: int = 0
     handles_held: int = 0
     """KV hand-overs that prefill still holds blocks for and that nobody has read or released."""
@@ -92,18 +98,31 @@ class ControllerStatus(msgspec.Struct):
     ok: bool = True
 
 
+class Request(msgspec.Struct, omit_defaults=True):
+    """What is asked."""
+
+    op: str
+    after: int = 0
+    """For `events`: only those with higher numbers."""
+
+
 class Event(msgspec.Struct):
     """Something that happened, for people."""
 
     at: float
+    """Unix time."""
     subject: str
     what: str
+    number: int = 0
+    """They are numbered from 1 on, over the lives of controllers."""
 
 
 class Events(msgspec.Struct):
-    """The answer to `events`."""
+    """The answer to `events`: the last ones, or those after a number."""
 
     events: list[Event]
+    last: int = 0
+    """The highest number there is. Lower than one seen before: the history has begun anew."""
     ok: bool = True
 
 
@@ -133,13 +152,15 @@ def socket_address(directory: Path) -> tuple[str, int]:
     return f"/proc/self/fd/{descriptor}/{SOCKET_NAME}", descriptor
 
 
-def ask(directory: Path, answer: type[Answer], op: str, *, timeout_s: float = 5.0) -> Answer:
+def ask(
+    directory: Path, answer: type[Answer], op: str, *, after: int = 0, timeout_s: float = 5.0
+) -> Answer:
     """Send one request to the controller of the cluster whose state is in `directory`.
 
     Raises ControllerGone when nothing answers, or answers with a refusal, within `timeout_s`.
     """
     try:
-        line = exchange(directory, request(op), timeout_s=timeout_s)
+        line = exchange(directory, request(op, after=after), timeout_s=timeout_s)
     except OSError as exc:
         raise ControllerGone(
             f"the controller does not answer on {directory}/{SOCKET_NAME}: {exc}"
@@ -161,9 +182,9 @@ def exchange(directory: Path, line: bytes, *, timeout_s: float) -> bytes:
         os.close(descriptor)
 
 
-def request(op: str) -> bytes:
+def request(op: str, *, after: int = 0) -> bytes:
     """A request as it goes over the socket."""
-    return msgspec.json.encode({"op": op}) + b"\n"
+    return msgspec.json.encode(Request(op, after)) + b"\n"
 
 
 def parse(line: bytes, answer: type[Answer], op: str) -> Answer:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from vdisagg.cluster import leftovers
 from vdisagg.errors import ClusterBusy, Failure
 from vdisagg.plan.model import Plan
 
@@ -149,7 +150,8 @@ def _write_whole(part: Path, record: Record) -> None:
 
 
 def remove(directory: Path) -> None:
-    """Forget the cluster; logs and results stay."""
+    """Forget the cluster, and what its controller has kept of the run; logs and results stay."""
+    leftovers.remove(directory)
     (directory / RECORD_FILE).unlink(missing_ok=True)
 
 

@@ -7,7 +7,6 @@ import socket
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -18,8 +17,8 @@ MAX_LINE = 65536
 SEND_S = 1.0
 """A client that does not take its answer in this time is hung up on: the controller waits for it."""
 
-Answerer = Callable[[str], object]
-"""Takes an operation's name and returns the answer, one of cluster/admin.py's."""
+Answerer = Callable[[admin.Request], object]
+"""Takes a request and returns the answer, one of cluster/admin.py's."""
 
 
 class AdminSocket:
@@ -70,9 +69,16 @@ class AdminSocket:
         while b"\n" in received and connection in self._open:
             line, _, rest = bytes(received).partition(b"\n")
             received[:] = rest
-            self._respond(connection, self._answer(_op(line)))
+            self._respond(connection, self._answered(line))
         if connection in self._open and (not data or len(received) > MAX_LINE):
             self._hang_up(connection)
+
+    def _answered(self, line: bytes) -> object:
+        try:
+            request = msgspec.json.decode(line, type=admin.Request)
+        except (msgspec.DecodeError, RecursionError) as exc:
+            return admin.Refused(f"that is no request: {exc}")
+        return self._answer(request)
 
     def _respond(self, connection: socket.socket, value: object) -> None:
         try:
@@ -86,12 +92,3 @@ class AdminSocket:
         self._open.discard(connection)
         self._sockets.forget(connection.fileno())
         connection.close()
-
-
-def _op(line: bytes) -> str:
-    """The operation that a request names; empty for one that is no request."""
-    try:
-        request: Any = msgspec.json.decode(line)
-    except (msgspec.DecodeError, RecursionError):
-        return ""
-    return str(request.get("op", "")) if isinstance(request, dict) else ""

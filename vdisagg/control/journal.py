@@ -17,15 +17,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from vdisagg.cluster.leftovers import JOURNAL_FILE as FILE
+from vdisagg.cluster.leftovers import OLD_JOURNAL_FILE as OLD_FILE
+from vdisagg.cluster.leftovers import PART_JOURNAL_FILE as PART_FILE
 from vdisagg.control import entries
 from vdisagg.control.entries import INPUT, LIVE, OUTPUT
 from vdisagg.control.recall import Recall, Recalled
 from vdisagg.control.wire import encode
-
-FILE: Final = "journal"
-OLD_FILE: Final = "journal.1"
-PART_FILE: Final = "journal.part"
-FILES: Final = (FILE, OLD_FILE, PART_FILE)
 
 MAX_BYTES: Final = 8 << 20
 """A new controller reads so much before it does anything: up to half a second on a slow core."""
@@ -71,6 +69,14 @@ class Journal:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+    def remove(self) -> None:
+        """The run is over: close it, and leave nothing of it."""
+        self.close()
+        try:
+            self._remove()
+        except OSError as exc:
+            self.fault = f"{self._directory / FILE}: cannot be removed: {exc.strerror}"
 
     def reset(self) -> None:
         """Forget everything: the front end is another one, its ids and numbers begin anew."""

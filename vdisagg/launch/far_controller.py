@@ -58,6 +58,7 @@ def ask(
     answer: type[admin.Answer],
     op: str,
     *,
+    after: int = 0,
     timeout_s: float,
 ) -> admin.Answer:
     """Send one request to the cluster's controller, wherever it is.
@@ -66,9 +67,9 @@ def ask(
     more over SSH).
     """
     if not is_far(plan):
-        return admin.ask(state_directory, answer, op, timeout_s=timeout_s)
+        return admin.ask(state_directory, answer, op, after=after, timeout_s=timeout_s)
     node, process = plan.controller.node, plan.controller
-    request = admin.request(op).decode()
+    request = admin.request(op, after=after).decode()
     # A node that can't be reached is tried for longer than anybody wants to wait here.
     asked = in_background(lambda: runner_for(node).relay(process, request, timeout_s))
     try:
