@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from vdisagg import __version__
-from vdisagg.errors import Error, Failure, UsageError
+from vdisagg.errors import ControllerGone, Error, UsageError
 from vdisagg.view.errors import show_error
 
 if TYPE_CHECKING:
@@ -40,6 +40,9 @@ Name = Annotated[
     typer.Option("--name", "--cluster", metavar="NAME", help="The cluster's name."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+FOLLOW_S = 0.5
+"""Between two questions for news."""
 
 
 def main() -> None:
@@ -248,22 +251,50 @@ def logs(
             raise typer.Exit(0) from None
 
 
-@app.command(epilog="Example: vdisagg events --json")
-def events(file: OptionalFile = None, name: Name = None, as_json: Json = False) -> None:
-    """Show what happened to the cluster since its controller started."""
-    from vdisagg.cluster.admin import Events
-    from vdisagg.cluster.record import read, state_root
-    from vdisagg.launch.far_controller import ask
+@app.command(epilog="Example: vdisagg events -f")
+def events(
+    file: OptionalFile = None,
+    name: Name = None,
+    follow: Annotated[
+        bool, typer.Option("-f", "--follow", help="Go on as they happen; JSON: one a line.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Show what has happened to the cluster since it was brought up, with the reasons.
+
+    Following goes on when the controller is started again, and ends when the cluster is taken down.
+    """
+    from vdisagg.cluster.record import state_root
+    from vdisagg.launch.events import EventsOf
+    from vdisagg.launch.events import follow as follow_events
     from vdisagg.launch.nodes import Nodes
-    from vdisagg.view.events import events_json, events_text
+    from vdisagg.view.events import event_line, events_json, events_text
 
     directory = state_root() / _chosen(file, name)
-    recorded = read(directory)
-    if recorded is None:
-        raise Failure(f"cluster {directory.name} is not up; next: `vdisagg up` it")
-    with Nodes(recorded.plan, directory) as nodes:
-        answer = ask(recorded.plan, directory, nodes, Events, "events", timeout_s=5.0)
-    typer.echo(events_json(answer.events) if as_json else events_text(answer.events))
+    cluster = EventsOf(directory)
+    with Nodes(cluster.recorded.plan, directory) as nodes:
+        if not follow:
+            try:
+                told = cluster.ask(nodes).events
+            except ControllerGone:
+                told = cluster.written()
+                if told:
+                    typer.echo(events_json(told) if as_json else events_text(told))
+                raise
+            typer.echo(events_json(told) if as_json else events_text(told))
+            return
+        try:
+            for some in follow_events(
+                lambda after: cluster.ask(nodes, after),
+                is_over=cluster.is_over,
+                wait=lambda: time.sleep(FOLLOW_S),
+                say=_say_on_stderr,
+            ):
+                for event in some:
+                    typer.echo(event_line(event, as_json=as_json))
+        except KeyboardInterrupt:  # how one ends following
+            raise typer.Exit(0) from None
+    _say_on_stderr(f"cluster {directory.name} has been taken down")
 
 
 @app.command(epilog="Example: vdisagg bench --rate 4 --num-requests 100 --save run.json")

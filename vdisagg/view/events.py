@@ -15,12 +15,17 @@ if TYPE_CHECKING:
 
 def events_text(events: Sequence[Event]) -> str:
     """One line for each, in local time."""
-    return "\n".join(
-        f"{datetime.fromtimestamp(event.at).astimezone():%F %T}  {event.subject}: {event.what}"
-        for event in events
-    )
+    return "\n".join(event_line(event) for event in events)
+
+
+def event_line(event: Event, *, as_json: bool = False) -> str:
+    """One line, in local time; or a JSON object, its time in Unix seconds."""
+    if as_json:
+        return msgspec.json.encode(event).decode()
+    what = " ".join(event.what.splitlines())  # a reason may come from elsewhere
+    return f"{datetime.fromtimestamp(event.at).astimezone():%F %T}  {event.subject}: {what}"
 
 
 def events_json(events: Sequence[Event]) -> str:
-    """The same for programs: a JSON list, times in Unix seconds."""
+    """The same for programs: a JSON list."""
     return msgspec.json.format(msgspec.json.encode(list(events))).decode()
