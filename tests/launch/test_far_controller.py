@@ -7,12 +7,15 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from fakes.cluster import make_plan
-from vdisagg.cluster import record
+from vdisagg.cluster import admin, record
 from vdisagg.launch import far_controller
+from vdisagg.plan.model import Node, Process, Ssh
 
 IMPORT = """
 import sys
@@ -35,6 +38,35 @@ def test_the_controller_imports_nothing_of_ours_but_what_travels(tmp_path: Path)
     words = [sys.executable, "-c", IMPORT, package]
     done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path)
     assert (done.stdout.strip(), done.stderr) == ("True", "")
+
+
+class Relay:
+    """A node's runner, as far as the controller there is asked through it."""
+
+    def __init__(self, answer: str) -> None:
+        self._answer = answer
+        self.lines: list[str] = []
+
+    def relay(self, process: Process, line: str, limit_s: float) -> str:
+        self.lines.append(line)
+        return self._answer
+
+
+def test_parameters_travel_to_a_controller_on_another_machine(tmp_path: Path) -> None:
+    plan = make_plan(tmp_path, 1, 1, interval_s=10)
+    there = Node("here", "cpu", "10.0.0.2", ssh=Ssh("there"))
+    far = msgspec.structs.replace(plan, nodes=(there,))
+    relay = Relay('{"events":[{"at":1.5,"subject":"p0","what":"x","number":8}],"last":8}\n')
+
+    def runner_for(node: str) -> Any:
+        assert node == "here"
+        return relay
+
+    answer = far_controller.ask(
+        far, tmp_path, runner_for, admin.Events, "events", after=7, timeout_s=5.0
+    )
+    assert answer == admin.Events([admin.Event(1.5, "p0", "x", 8)], 8)
+    assert relay.lines == ['{"op":"events","after":7}\n']
 
 
 @pytest.mark.parametrize("deep", ["here", "x" * 150])
