@@ -29,6 +29,7 @@ from vdisagg.plan.model import (
     Node,
     Plan,
     Process,
+    Restart,
     Role,
     Timeouts,
 )
@@ -105,6 +106,7 @@ class Cluster:
         self.ports = free_ports(2 + 4 * len(self.engines))
         self.launch_s = 30.0
         self.stop_s = 0.5
+        self.restart = Restart(policy="never")
         self.topology: dict[str, object] = {"name": name, "decode": {"count": 1}}
         self.digest = "digest-1"
         self.extra: dict[str, dict[str, object]] = {}
@@ -150,6 +152,7 @@ class Cluster:
             controller=self.process("controller", "controller", fake_controller),
             heartbeat=Heartbeat(1.0, 3, 2),
             timeouts=Timeouts(self.launch_s, self.stop_s, 10.0),
+            restart=self.restart,
             nodes=self.nodes,
         )
 

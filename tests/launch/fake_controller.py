@@ -1,6 +1,7 @@
 """A stand-in for `python -m vdisagg.control STATE_DIR`: answers the admin API out of files.
 
-An engine or front end is ready once the file `ready` is in its process's directory.
+An engine or front end is ready once the file `ready` is in its process's directory, and dead since the
+Unix time that stands in a file `dead` there.
 """
 
 from __future__ import annotations
@@ -32,6 +33,10 @@ def status(directory: Path, started: float) -> ControllerStatus:
         InstanceStatus(i.name, i.role, "ready" if ready[i.name] else "connected", started)
         for i in plan.instances
     ]
+    for status, instance in zip(instances, plan.instances, strict=True):
+        dead = Path(instance.process.directory) / "dead"
+        if dead.exists():
+            status.state, status.since, status.reason = "dead", float(dead.read_text()), "it hangs"
     links = [
         LinkStatus(p.name, d.name, "warm" if ready[p.name] and ready[d.name] else "cold")
         for p in plan.instances
@@ -39,6 +44,7 @@ def status(directory: Path, started: float) -> ControllerStatus:
         if p.role == "prefill" and d.role == "decode"
     ]
     front = "attached" if ready[plan.front_end.process.name] else "waiting"
+    front = "gone" if (Path(plan.front_end.process.directory) / "gone").exists() else front
     return ControllerStatus(os.getpid(), started, front, instances, links, Totals())
 
 

@@ -90,6 +90,29 @@ def test_a_dead_process_is_a_casualty(plan: Plan, observation: Observation, how:
     assert casualty(plan, seen) == Casualty("d0", how)
 
 
+@pytest.mark.parametrize(
+    ("observation", "found"),
+    [
+        (Observation("running", generation=2, signal=9), Casualty("d0", "signal 9", True)),
+        (Observation("restarting", code=1), Casualty("d0", "exit code 1")),
+        (Observation("running", generation=2), Casualty("d0", "started again", True)),
+    ],
+)
+def test_a_process_that_was_restarted_or_will_be_is_a_casualty_unless_that_was_before(
+    plan: Plan, observation: Observation, found: Casualty
+) -> None:
+    seen = Sighting({**RUNNING, "d0": observation}, controller(), True)
+    assert casualty(plan, seen) == found
+    assert casualty(plan, seen, {"d0": 1}) is None
+    assert casualty(plan, seen, {"p0": 1}) == found
+
+
+def test_a_process_whose_guard_waits_to_start_it_again_is_shown_as_such(plan: Plan) -> None:
+    seen = Sighting({**RUNNING, "d0": Observation("restarting", code=1)}, controller(), True)
+    entry = next(entry for entry in progress(plan, seen, {}) if entry.name == "d0")
+    assert (entry.stage, entry.detail, entry.done) == ("restarting", "exit code 1", False)
+
+
 def test_an_engine_that_is_started_by_hand_is_awaited_until_the_controller_hears_it(
     plan: Plan,
 ) -> None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
+
+import pytest
 
 from vdisagg.cluster import record
 from vdisagg.cluster.record import Lock
+from vdisagg.plan.model import Restart
 from vdisagg.view.status import status_text
 
 if TYPE_CHECKING:
@@ -86,7 +90,7 @@ def test_the_controller_is_stopped_and_does_not_answer(cluster: Cluster) -> None
     cluster.up()
     os.kill(cluster.observe("controller").pid or 0, signal.SIGSTOP)
     view = cluster.status()
-    assert states(view)["controller"] == "silent"
+    assert states(view)["controller"] == "stopped"
     assert [p for p in view.problems if "the controller does not answer" in p]
 
 
@@ -135,4 +139,73 @@ def test_while_loading_the_engine_says_so(
     (cluster.root / "demo" / "d0" / "ready").unlink()
     view = cluster.status()
     assert states(view)["d0"] == "connected"
-    assert view.problems == ("d0: connected", "link p0→d0: cold")
+    assert view.problems == (
+        "d0: connected",
+        "link p0→d0: cold",
+        "no working link: /health answers 503",
+    )
+
+
+def test_a_front_end_that_is_gone_is_said_with_what_that_means(cluster: Cluster) -> None:
+    cluster.up()
+    (cluster.root / "demo" / "front-end" / "gone").touch()
+    view = cluster.status()
+    assert states(view)["front-end"] == "gone"
+    (problem,) = view.problems
+    assert problem == "front end: gone, and its requests with it; a new one will be attached"
+
+
+def started(cluster: Cluster, generation: int) -> bool:
+    seen = cluster.observe("d0")
+    return seen.state == "running" and seen.generation == generation
+
+
+def test_a_process_whose_guard_waits_to_start_it_again_is_restarting(
+    cluster: Cluster, wait_until: Callable[..., None]
+) -> None:
+    cluster.restart = Restart(backoff_s=1000.0)
+    cluster.up()
+    for generation in (1, 2):
+        wait_until(lambda g=generation: started(cluster, g))
+        os.kill(cluster.observe("d0").pid or 0, signal.SIGKILL)
+    wait_until(lambda: cluster.observe("d0").ends == 2)
+    view = cluster.status()
+    assert states(view)["d0"] == "restarting"
+    problem = next(p for p in view.problems if p.startswith("d0: signal 9"))
+    assert re.search(r"its guard starts it again in (9\d\d|1000) s$", problem)
+
+
+def test_how_often_a_running_process_was_restarted_is_shown(
+    cluster: Cluster, wait_until: Callable[..., None]
+) -> None:
+    cluster.restart = Restart()
+    cluster.up()
+    os.kill(cluster.observe("d0").pid or 0, signal.SIGKILL)
+    wait_until(lambda: cluster.observe("d0").state == "running" and cluster.observe("d0").ends)
+    wait_until(lambda: cluster.status().healthy)
+    view = cluster.status()
+    assert "restarted 1 time, last after signal 9" in shown(view)
+
+
+def test_a_guard_that_gave_up_is_told(cluster: Cluster, wait_until: Callable[..., None]) -> None:
+    cluster.restart = Restart(limit=0)
+    cluster.up()
+    os.kill(cluster.observe("d0").pid or 0, signal.SIGKILL)
+    wait_until(lambda: cluster.observe("d0").state == "exited")
+    problems = cluster.status().problems
+    assert [p for p in problems if p.startswith("d0: signal 9, and its guard gave up; its log: ")]
+
+
+@pytest.mark.parametrize("policy", ["never", "on-failure"])
+def test_a_stopped_process_is_told_with_what_becomes_of_it(
+    cluster: Cluster, wait_until: Callable[..., None], policy: Literal["never", "on-failure"]
+) -> None:
+    cluster.restart = Restart(policy=policy)
+    cluster.up()
+    os.kill(cluster.observe("d0").members[-1], signal.SIGSTOP)
+    wait_until(lambda: cluster.observe("d0").stopped)
+    view = cluster.status()
+    assert states(view)["d0"] == "stopped"
+    outlook = "; its guard kills it after 30 s of that, and starts it again"
+    said = f"d0: is stopped by a signal{outlook if policy == 'on-failure' else ''}"
+    assert view.problems == (said,)

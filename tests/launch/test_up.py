@@ -18,7 +18,7 @@ import pytest
 
 from vdisagg.cluster import record
 from vdisagg.errors import ClusterBusy, Failure, LaunchFailed, PlanConflict, UsageError
-from vdisagg.plan.model import Secret
+from vdisagg.plan.model import Restart, Secret
 
 if TYPE_CHECKING:
     from tests.launch.conftest import Cluster
@@ -306,16 +306,193 @@ def test_after_a_kill_of_anything_down_leaves_nothing_and_up_works_again(
     assert cluster.status().healthy
 
 
-def test_an_up_over_a_casualty_names_it_and_what_to_do(
+NAMES = ("controller", "p0", "d0", "front-end")
+
+
+def kill(cluster: Cluster, name: str, wait_until: Callable[..., None]) -> None:
+    os.kill(cluster.observe(name).pid or 0, signal.SIGKILL)
+    wait_until(lambda: not cluster.pids()[name])
+
+
+@pytest.mark.parametrize("victims", [("d0",), ("controller",), ("p0", "front-end"), NAMES[1:]])
+def test_an_up_over_casualties_starts_them_again_and_nothing_else(
+    cluster: Cluster, wait_until: Callable[..., None], victims: tuple[str, ...]
+) -> None:
+    cluster.up()
+    for name in victims:
+        kill(cluster, name, wait_until)
+    before = cluster.pids()
+    result = cluster.up()
+    assert (result.restarted, result.already, result.adopted) == (victims, False, ())
+    after = cluster.pids()
+    assert {name for name in NAMES if before[name] != after[name]} == set(victims)
+    assert cluster.status().healthy
+    (said,) = (text for text in cluster.talk.said if "is up, but not whole" in text)
+    assert all(f"  {name}: signal 9; its log: " in said for name in victims)
+    recorded = record.read(cluster.directory)
+    assert recorded is not None
+    assert {name: s.pid for name, s in recorded.processes.items()} == {
+        name: members[0] for name, members in after.items()
+    }
+    assert cluster.down().ran
+    assert cluster.is_empty()
+
+
+def test_what_is_left_of_a_casualty_is_ended_before_it_is_started_again(
+    cluster: Cluster, wait_until: Callable[..., None], is_alive: Callable[[int], bool]
+) -> None:
+    cluster.up()
+    seen = cluster.observe("d0")
+    for pid in (seen.guard_pid, seen.pid):
+        os.kill(pid or 0, signal.SIGKILL)
+    wait_until(lambda: cluster.observe("d0").state == "gone")
+    assert [pid for pid in seen.members if is_alive(pid)]
+    assert cluster.up().restarted == ("d0",)
+    assert not [pid for pid in seen.members if is_alive(pid)]
+
+
+def test_a_guard_that_gave_up_or_waits_is_replaced(
+    cluster: Cluster, wait_until: Callable[..., None]
+) -> None:
+    cluster.restart = Restart(limit=2, backoff_s=1000.0)
+    cluster.engines["d0"] = "[ -e broken ] && exit 1; " + cluster.engines["d0"]
+    cluster.up()
+    broken = cluster.root / "demo" / "d0" / "broken"
+    broken.touch()
+    os.kill(cluster.observe("d0").pid or 0, signal.SIGKILL)
+    wait_until(lambda: cluster.observe("d0").state == "restarting" and cluster.observe("d0").code)
+    broken.unlink()
+    waiting = cluster.observe("d0").guard_pid
+    assert cluster.up().restarted == ("d0",)
+    seen = cluster.observe("d0")
+    assert (seen.state, seen.generation) == ("running", 1)
+    assert seen.guard_pid != waiting
+
+
+def test_an_engine_that_hangs_is_started_again(cluster: Cluster) -> None:
+    """It runs, and the controller has called it dead."""
+    cluster.engines["d0"] = "rm -f dead; " + cluster.engines["d0"]
+    cluster.up()
+    (cluster.root / "demo" / "d0" / "dead").write_text(str(time.time() + 1000))
+    before = cluster.pids()
+    assert cluster.up().restarted == ("d0",)
+    after = cluster.pids()
+    assert {name for name in NAMES if before[name] != after[name]} == {"d0"}
+    assert any("d0: runs, and is dead to the controller: it hangs" in t for t in cluster.talk.said)
+
+
+def test_a_stopped_controller_is_started_again(
     cluster: Cluster, wait_until: Callable[..., None]
 ) -> None:
     cluster.up()
-    os.kill(cluster.observe("d0").pid or 0, signal.SIGKILL)
-    wait_until(lambda: not cluster.pids()["d0"])
+    os.kill(cluster.observe("controller").pid or 0, signal.SIGSTOP)
+    wait_until(lambda: cluster.observe("controller").stopped)
+    assert cluster.up().restarted == ("controller",)
+    assert cluster.status().healthy
+
+
+def test_what_runs_without_its_guard_is_left_running_and_said(
+    cluster: Cluster, wait_until: Callable[..., None]
+) -> None:
+    cluster.up()
+    guard = cluster.observe("p0").guard_pid
+    os.kill(guard or 0, signal.SIGKILL)
+    wait_until(lambda: not cluster.observe("p0").guard_alive)
     before = cluster.pids()
-    with pytest.raises(Failure, match=r"(?s)d0: signal 9.*vdisagg down --name demo"):
+    assert cluster.up().already
+    assert cluster.pids() == before
+    assert any(f"p0 runs on, but its guard (pid {guard})" in text for text in cluster.talk.said)
+
+
+def test_an_up_that_cannot_mend_takes_down_only_what_it_started(
+    cluster: Cluster, wait_until: Callable[..., None]
+) -> None:
+    cluster.engines["d0"] = "[ -e broken ] && echo no memory && exit 7; " + cluster.engines["d0"]
+    cluster.up()
+    (cluster.root / "demo" / "d0" / "broken").touch()
+    kill(cluster, "d0", wait_until)
+    before = cluster.pids()
+    with pytest.raises(LaunchFailed, match=r"(?s)d0 died while starting: exit code 7.*no memory"):
         cluster.up()
     assert cluster.pids() == before
+    recorded = record.read(cluster.directory)
+    assert recorded is not None
+    assert recorded.phase == "up"
+    assert cluster.status().phase == "up"
+    (cluster.root / "demo" / "d0" / "broken").unlink()
+    assert cluster.up().restarted == ("d0",)
+    assert cluster.status().healthy
+
+
+def test_an_up_of_a_cluster_that_is_not_ready_waits_for_it(
+    cluster: Cluster, wait_until: Callable[..., None]
+) -> None:
+    """As while a guard has only just started an engine again."""
+    cluster.up()
+    ready = cluster.root / "demo" / "d0" / "ready"
+    ready.unlink()
+    before = cluster.pids()
+    with up_in_background(cluster) as again:
+        assert again.stderr is not None
+        for line in again.stderr:
+            if "is up, but not ready; waiting for it" in line:
+                break
+        assert again.poll() is None
+        ready.touch()
+        assert again.wait(30) == 0
+    assert cluster.pids() == before
+
+
+def test_a_mending_up_asks_only_for_secrets_of_what_it_starts(
+    cluster: Cluster, wait_until: Callable[..., None]
+) -> None:
+    cluster.extra["front-end"] = {"secrets": (Secret("VLLM_API_KEY", from_env="MY_KEY"),)}
+    cluster.up({"MY_KEY": "k3y"})
+    kill(cluster, "d0", wait_until)
+    assert cluster.up({}).restarted == ("d0",)
+    kill(cluster, "front-end", wait_until)
+    with pytest.raises(UsageError, match="MY_KEY"):
+        cluster.up({})
+
+
+def test_a_process_that_dies_while_starting_ends_the_launch_although_it_may_be_restarted(
+    cluster: Cluster,
+) -> None:
+    cluster.restart = Restart()
+    cluster.engines["d0"] = "rm -f ready; echo no memory; exit 7"
+    with pytest.raises(LaunchFailed, match=r"(?s)d0 died while starting: exit code 7.*no memory"):
+        cluster.up()
+    assert cluster.is_empty()
+    assert record.read(cluster.directory) is None
+
+
+def test_the_last_words_of_a_process_that_was_restarted_while_starting_are_shown(
+    cluster: Cluster,
+) -> None:
+    cluster.restart = Restart()
+    again = "[ -e seen ] && echo another life && exec sleep 1000"
+    cluster.engines["d0"] = f"rm -f ready; {again}; touch seen; echo no memory; exit 7"
+    with pytest.raises(LaunchFailed) as caught:
+        cluster.up()
+    lines = str(caught.value).splitlines()
+    assert lines[0] == "d0 died while starting: exit code 7"
+    assert lines[1].endswith("/d0/log.1:")
+    assert lines[2] == "  | no memory"
+    assert cluster.is_empty()
+
+
+def test_a_guard_brings_back_a_whole_cluster_piece_by_piece(
+    cluster: Cluster, wait_until: Callable[..., None]
+) -> None:
+    cluster.restart = Restart()
+    cluster.up()
+    for name in NAMES:
+        os.kill(cluster.observe(name).pid or 0, signal.SIGKILL)
+    wait_until(lambda: all(cluster.observe(name).generation == 2 for name in NAMES))
+    wait_until(lambda: cluster.status().healthy)
+    assert cluster.up().already
+    assert cluster.down().ran
+    assert cluster.is_empty()
 
 
 def test_when_nothing_of_the_last_run_lives_up_starts_afresh(

@@ -103,6 +103,8 @@ class UpResult(msgspec.Struct, frozen=True):
     elapsed_s: float
     needs_key: bool = False
     """Whether the front end asks for an API key."""
+    restarted: tuple[str, ...] = ()
+    """Processes of a running cluster that were dead, or hung, and were started again."""
 
 
 class DownResult(msgspec.Struct, frozen=True):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
     from vdisagg.plan.model import Plan
 
 LINKS = "links"
+NO_ENDS: Mapping[str, int] = MappingProxyType({})
 
 
 class Sighting(msgspec.Struct, frozen=True):
@@ -31,6 +34,8 @@ class Casualty(msgspec.Struct, frozen=True):
 
     name: str
     how: str
+    restarted: bool = False
+    """Whether its guard has started it again meanwhile, so that its last words are in the log before."""
 
 
 def progress(plan: Plan, seen: Sighting, elapsed_s: dict[str, float]) -> list[Progress]:
@@ -75,6 +80,8 @@ def _stage(plan: Plan, name: str, seen: Sighting) -> tuple[str, str]:
     if observation.state == "unreachable":
         stage, detail = _stage_of_running(plan, name, seen)
         return ("unreachable", observation.reason) if stage == "loading" else (stage, detail)
+    if observation.state == "restarting":
+        return "restarting", observation.how_it_ended
     if observation.state != "running":
         return "dead", observation.how_it_ended
     return _stage_of_running(plan, name, seen)
@@ -99,12 +106,18 @@ def _stage_of_running(plan: Plan, name: str, seen: Sighting) -> tuple[str, str]:
     return "loading", ""
 
 
-def casualty(plan: Plan, seen: Sighting) -> Casualty | None:
-    """The first process, in launch order, that has died, if any."""
+def casualty(plan: Plan, seen: Sighting, ends: Mapping[str, int] = NO_ENDS) -> Casualty | None:
+    """The first process, in launch order, that has died, if any; also when its guard has started it
+    again, or will. `ends` is how often each had ended before, by name."""
     for process in plan.processes():
         observation = seen.observations.get(process.name)
-        if observation is not None and observation.state in ("exited", "gone"):
+        if observation is None:
+            continue
+        if observation.state in ("exited", "gone"):
             return Casualty(process.name, observation.how_it_ended)
+        if observation.ends > ends.get(process.name, 0):
+            restarted = observation.state == "running"
+            return Casualty(process.name, observation.last_end or "started again", restarted)
     for instance in seen.controller.instances if seen.controller is not None else []:
         if instance.state == "dead":
             return Casualty(instance.name, f"reported dead: {instance.reason or 'no reason given'}")

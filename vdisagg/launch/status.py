@@ -45,7 +45,7 @@ def status(
     phase = _phase(recorded, holder)
     problems = [
         *_phase_problems(recorded, phase, holder, now()),
-        *_process_problems(plan, observations),
+        *_process_problems(plan, observations, now()),
     ]
     if controller is not None:
         problems += _controller_problems(controller)
@@ -93,18 +93,34 @@ def _phase_problems(recorded: Record, phase: Phase, holder: Holder | None, now: 
     return []
 
 
-def _process_problems(plan: Plan, observations: dict[str, Observation]) -> list[str]:
+def _process_problems(plan: Plan, observations: dict[str, Observation], now: float) -> list[str]:
     logs = log_files(plan)
     problems = unreachable(plan, observations)
     for name, seen in observations.items():
         if seen.state == "running" and not seen.guard_alive:
             problems.append(f"{name}: its guard (pid {seen.guard_pid}) is gone; it runs on")
-        elif seen.state == "never":
+        if seen.stopped:
+            problems.append(f"{name}: is stopped by a signal{_outlook(plan, seen)}")
+        if seen.state == "never":
             problems.append(f"{name}: not started")
         elif seen.state not in ("running", "unreachable"):
             rest = f"; of its group live on: {list(seen.members)}" if seen.members else ""
-            problems.append(f"{name}: {seen.how_it_ended}{rest}; its log: {logs[name]}")
+            again = _restart(seen, now) or f"next: `vdisagg up {plan.topology_file}`"
+            problems.append(f"{name}: {seen.how_it_ended}{rest}; its log: {logs[name]}; {again}")
     return problems
+
+
+def _outlook(plan: Plan, seen: Observation) -> str:
+    if plan.restart.policy == "never" or not seen.guard_alive:
+        return ""
+    return f"; its guard kills it after {plan.restart.stopped_s:g} s of that, and starts it again"
+
+
+def _restart(seen: Observation, now: float) -> str:
+    if seen.state != "restarting":
+        return ""
+    delay_s = max(0.0, (seen.restart_at or 0.0) - now)
+    return f"its guard starts it again in {delay_s:.0f} s"
 
 
 def _controller_problems(controller: ControllerStatus) -> list[str]:
@@ -118,7 +134,12 @@ def _controller_problems(controller: ControllerStatus) -> list[str]:
         for link in controller.links
         if link.state != "warm"
     ]
-    if controller.front_end != "attached":
+    working = any(link.state == "warm" for link in controller.links)
+    if controller.front_end == "attached" and not working:
+        problems.append("no working link: /health answers 503")
+    if controller.front_end == "gone":
+        problems.append("front end: gone, and its requests with it; a new one will be attached")
+    elif controller.front_end != "attached":
         problems.append(f"front end: {controller.front_end}")
     return problems
 
@@ -139,11 +160,18 @@ def _process_view(
         observation=seen,
         log=str(Path(process.directory) / record.LOG_FILE),
         since=instance.since if instance is not None else None,
-        detail=seen.reason
-        or seen.how_it_ended
-        or (instance.reason if instance is not None else ""),
+        detail=_detail(seen, instance),
         instance=instance,
     )
+
+
+def _detail(seen: Observation, instance: InstanceStatus | None) -> str:
+    if seen.state != "running":
+        return seen.reason or seen.how_it_ended
+    times = seen.generation - 1
+    last = f", last after {seen.last_end}" if seen.last_end else ""
+    restarts = f"restarted {times} {'times' if times > 1 else 'time'}{last}" if times else ""
+    return "; ".join(filter(None, (instance.reason if instance is not None else "", restarts)))
 
 
 def _manual_view(instance: Instance, controller: ControllerStatus | None) -> ProcessView:
@@ -178,6 +206,8 @@ def _state(
     """The process's own state decides; only of a running one the controller knows more."""
     if seen.state != "running":
         return seen.state
+    if seen.stopped:
+        return "stopped"
     if controller is None:
         return "silent" if process.kind == "controller" else "running"
     if process.name == plan.front_end.process.name:

@@ -1,4 +1,5 @@
-"""Brings a cluster up: starts what its plan names, waits until it serves, or undoes what it began.
+"""Brings a cluster up: starts what its plan names, or what of it has died since; waits until it serves,
+or undoes what it began.
 
 The record is written before the first launch, and every process's directory is in it, so that
 whoever comes after a `kill -9` of this command finds everything that it may have started.
@@ -20,6 +21,7 @@ from vdisagg.cluster.snapshot import Observation, Progress, UpResult
 from vdisagg.errors import Failure, LaunchFailed, PlanConflict
 from vdisagg.launch import far_controller
 from vdisagg.launch.background import at_once, failures, raise_all
+from vdisagg.launch.casualties import casualties, is_deciding
 from vdisagg.launch.ending import end_processes
 from vdisagg.launch.interrupt import Interrupt
 from vdisagg.launch.lookout import Lookout, by_node, observe_all, unreachable
@@ -34,12 +36,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
+    from vdisagg.cluster.admin import ControllerStatus
     from vdisagg.launch.preflight.check import Check
     from vdisagg.launch.runner import RunnerFor
     from vdisagg.plan.model import Address, Plan, Process
 
 POLL_S = 0.2
 LAST_LINES = 20
+SETTLE_S = 10.0  # a suspect is dead after 5 s, a restarted controller answers within 2
 UNREACHABLE_LIMIT_S = 60.0  # a cut that heals is over by then; the controller may hear of the rest
 API_KEY = "VLLM_API_KEY"  # where the stock API server takes its key from
 
@@ -66,13 +70,14 @@ def up(
     clock: Callable[[], float] = time.monotonic,
     now: Callable[[], float] = time.time,
 ) -> UpResult:
-    """Bring the planned cluster up and return once it serves; or adopt an interrupted up of it.
+    """Bring the planned cluster up and return once it serves; or adopt an interrupted up of it; or, where
+    it is up, start those of its processes again that are dead or hang.
 
-    `check` looks at the nodes before anything is launched. `runners_of`: for a recorded plan, whose
+    `check` looks at the nodes before a whole cluster is launched. `runners_of`: for a recorded plan, whose
     nodes may be others. Raises ClusterBusy, PreflightFailed, PlanConflict, UsageError (a secret is
-    missing), LaunchFailed, Interrupted, and Failure when another topology runs under this name, the
-    running cluster has a casualty, or a node cannot be reached. Whatever it raises, what this call
-    started has been ended again.
+    missing), LaunchFailed, Interrupted, and Failure when another topology runs under this name, or a
+    node cannot be reached. Whatever it raises, what this call started has been ended again, and nothing
+    else.
     """
     with (
         Interrupt(report.say) as interrupt,
@@ -80,11 +85,17 @@ def up(
     ):
         begun = clock()
         earlier = _living_record(plan, runner_for, runners_of, state_directory, report)
-        if earlier is not None and earlier.phase == "up":
-            return _result(earlier.plan, state_directory, already=True, elapsed_s=0.0)
         launch = _Launch(earlier, plan, runner_for, state_directory, report, interrupt, clock, now)
-        secrets = read_secrets(launch.plan.processes(), environment)
-        launch.check_nodes(check)
+        mends = earlier is not None and earlier.phase == "up"
+        if mends:
+            launch.mend()
+            if launch.is_whole():
+                return _result(launch.plan, state_directory, already=True, elapsed_s=0.0)
+        elif earlier is not None:
+            launch.adopt()
+        secrets = read_secrets(launch.missing(), environment)
+        if not mends:  # the nodes were fit when the cluster came up, and it is in use
+            launch.check_nodes(check)
         launch.test_ports()
         try:
             launch.start_missing(secrets)
@@ -97,7 +108,8 @@ def up(
         return _result(
             launch.plan,
             state_directory,
-            adopted=tuple(launch.adopted),
+            adopted=() if mends else tuple(launch.adopted),
+            restarted=tuple(p.name for p in launch.missing()) if mends else (),
             elapsed_s=clock() - begun,
         )
 
@@ -109,7 +121,7 @@ def _living_record(
     state_directory: Path,
     report: Report,
 ) -> Record | None:
-    """The record of what runs, fit to be said "is up" of or to be adopted; None to start afresh."""
+    """The record of what runs, fit to be mended or to be adopted; None to start afresh."""
     earlier = record.read(state_directory)
     if earlier is None:
         return None
@@ -118,7 +130,7 @@ def _living_record(
         earlier.plan, runner_for if runners_of is None else runners_of(earlier.plan)
     )
     lost = unreachable(earlier.plan, observations)
-    if not lost and not any(seen.members for seen in observations.values()):
+    if not lost and not any(seen.members or seen.guard_alive for seen in observations.values()):
         report.say(f"nothing of the last run of {name} is left; starting afresh")
         record.remove(state_directory)
         return None
@@ -133,39 +145,18 @@ def _living_record(
                 )
             )
         )
-    if earlier.phase == "up":
-        _refuse_casualties(earlier, observations)
-    elif lost:
+    if lost:
+        what = "" if earlier.phase == "up" else "what an earlier up left of "
         raise Failure(
             "\n".join(
                 (
-                    f"what an earlier up of cluster {name} left cannot be seen:",
+                    f"{what}cluster {name} cannot be seen:",
                     *(f"  {line}" for line in lost),
                     f"next: up again once these nodes answer, or `vdisagg down --name {name}`",
                 )
             )
         )
     return earlier
-
-
-def _refuse_casualties(earlier: Record, observations: dict[str, Observation]) -> None:
-    logs = log_files(earlier.plan)
-    dead = [
-        f"  {name}: {seen.how_it_ended or 'was never started'}; its log: {logs[name]}"
-        for name, seen in observations.items()
-        if seen.state != "running"
-    ]
-    if dead:
-        name = earlier.plan.name
-        raise Failure(
-            "\n".join(
-                (
-                    f"cluster {name} is up, but not whole:",
-                    *dead,
-                    f"next: `vdisagg down --name {name}`, then up again",
-                )
-            )
-        )
 
 
 def _result(
@@ -175,6 +166,7 @@ def _result(
     elapsed_s: float,
     already: bool = False,
     adopted: tuple[str, ...] = (),
+    restarted: tuple[str, ...] = (),
 ) -> UpResult:
     return UpResult(
         name=plan.name,
@@ -184,6 +176,7 @@ def _result(
         log_files=log_files(plan),
         already=already,
         adopted=adopted,
+        restarted=restarted,
         elapsed_s=elapsed_s,
         needs_key=any(s.variable == API_KEY for s in plan.front_end.process.secrets),
     )
@@ -214,17 +207,22 @@ class _Launch:
         self._now = now
         self._begun = clock()
         self._started_at: dict[str, float] = {}
-        self._record = Record(self.plan, now(), os.getpid(), "starting", {})
+        self._record = earlier or Record(self.plan, now(), os.getpid(), "starting", {})
         self._recording = threading.Lock()
         self._lookout = Lookout(self.plan, runner_for)
         self._lost_at: dict[str, float] = {}
         """Since when nothing has been heard of a process that is not ready either."""
-        if earlier is not None:
-            self._adopt(earlier)
+        self._left: dict[str, Observation] = {}
+        """What there was of each process before we began, living or not."""
+        self._unheard: set[str] = set()
+        """Instances that the controller may call dead: it means what they were before we began."""
+        self._mends = False
 
-    def _adopt(self, earlier: Record) -> None:
-        observations = observe_all(self.plan, self._runner_for)
-        self.adopted = {n: seen for n, seen in observations.items() if seen.state == "running"}
+    def adopt(self) -> None:
+        """Go on from an up that ended half-way: what runs is kept."""
+        earlier = self._record
+        self._left = observe_all(self.plan, self._runner_for)
+        self.adopted = {n: seen for n, seen in self._left.items() if seen.state == "running"}
         self._record = msgspec.structs.replace(earlier, by_pid=os.getpid())
         age = max(0.0, self._now() - earlier.created)
         kept = ", ".join(f"{name} (pid {seen.pid})" for name, seen in self.adopted.items())
@@ -233,10 +231,60 @@ class _Launch:
             f"going on from it, keeping {kept or 'nothing'}"
         )
 
+    def mend(self) -> None:
+        """Keep what runs well of a cluster that is up, so that the rest is missing."""
+        self._mends = True
+        controller = self._settled_controller()
+        self._left = observe_all(self.plan, self._runner_for)
+        found = casualties(self.plan, self._left, controller)
+        self.adopted = {n: seen for n, seen in self._left.items() if n not in found}
+        heard = controller.instances if controller is not None else []
+        self._unheard = {*found, *(i.name for i in heard if i.state in ("suspect", "dead"))}
+        logs = log_files(self.plan)
+        if found:
+            lines = (f"  {name}: {why}; its log: {logs[name]}" for name, why in found.items())
+            first = f"cluster {self.plan.name} is up, but not whole; starting again:"
+            self._report.say("\n".join((first, *lines)))
+        for name, seen in self.adopted.items():
+            if not seen.guard_alive:
+                gone = f"{name} runs on, but its guard (pid {seen.guard_pid}) is gone"
+                self._report.say(f"{gone}: nobody starts it again when it fails")
+
+    def _settled_controller(self) -> ControllerStatus | None:
+        """What the controller says once it has made up its mind about engines that it lost sight of."""
+        deadline = self._clock() + SETTLE_S
+        while True:
+            self._interrupt.check()
+            controller, _ = ask_controller(self.plan, self._state_directory, self._runner_for)
+            runner = self._runner_for(self.plan.controller.node)
+            runs = controller is not None or runner.observe(self.plan.controller).state == "running"
+            if not is_deciding(controller) or not runs or self._clock() >= deadline:
+                return controller
+            time.sleep(POLL_S)
+
+    def is_whole(self) -> bool:
+        """Whether nothing is missing, and all serves at this moment."""
+        if self.missing():
+            return False
+        entries, _ = self._look(self._left)
+        whole = all(entry.done for entry in entries)
+        if not whole:
+            self._report.say(f"cluster {self.plan.name} is up, but not ready; waiting for it")
+        return whole
+
+    def missing(self) -> list[Process]:
+        """What is to be started, in launch order."""
+        return [p for p in self.plan.processes() if p.name not in self.adopted]
+
     def write(self, phase: Literal["starting", "up"]) -> None:
         """Write the record in its present form."""
         self._record = msgspec.structs.replace(self._record, phase=phase)
         record.write(self._state_directory, self._record)
+
+    @property
+    def _phase(self) -> Literal["starting", "up"]:
+        """Of the record while we are at work."""
+        return "up" if self._mends else "starting"
 
     def check_nodes(self, check: Check | None) -> None:
         """Raises PreflightFailed when the nodes are not fit, and Interrupted."""
@@ -263,7 +311,7 @@ class _Launch:
         nodes = {process.name: process.node for process in self.plan.processes()}
         own = {
             f"pid {pid} "
-            for name, seen in self.adopted.items()
+            for name, seen in self._left.items()
             if nodes[name] == node
             for pid in seen.members
         }
@@ -278,18 +326,18 @@ class _Launch:
 
         What fails on one node does not hold up the others; all failures are raised as one.
         """
-        self.write("starting")
+        self.write(self._phase)
         begun = self._clock()
         by_hand = [instance.process for instance in self.plan.manual_instances()]
         self._started_at = {p.name: begun for p in (*self.plan.processes(), *by_hand)}
         work = {
             node: partial(self._start_on_node, processes, secrets)
-            for node, processes in by_node(self.plan.processes()).items()
+            for node, processes in by_node(self.missing()).items()
         }
         outcomes = at_once(work, tick=self._show_start)
         self._interrupt.check()
         raise_all(failures(outcomes), LaunchFailed)
-        for process in by_hand:
+        for process in by_hand if not self._mends else ():
             self._report.say(f"start {process.name} on {process.node}:\n{command_line(process)}")
 
     def _show_start(self) -> None:
@@ -298,22 +346,21 @@ class _Launch:
     def _start_on_node(self, processes: list[Process], secrets: dict[str, dict[str, str]]) -> None:
         for process in processes:
             self._interrupt.check()
-            if process.name not in self.adopted:
-                self._start(process, secrets[process.name])
+            self._start(process, secrets[process.name])
 
     def _start(self, process: Process, secrets: dict[str, str]) -> None:
         runner = self._runner_for(process.node)
         grace_s = self.plan.timeouts.stop_s
-        if self.adopted:
-            # A late guard of the earlier up may still be on its way, and members of a group whose
-            # leader has died may live.
+        if self._left:
+            # A late guard of the earlier up may still be on its way, or about to start it again, and
+            # members of a group whose leader has died may live.
             runner.stop(process, grace_s)
         self._launched.append(process)  # before the start: undo must cover one that fails half-way
         files = far_controller.files(self._record) if self._travels(process) else {}
-        started = runner.start(process, secrets, grace_s, files)
+        started = runner.start(process, secrets, grace_s, files, self.plan.restart)
         with self._recording:
             self._record.processes[process.name] = started
-            self.write("starting")
+            self.write(self._phase)
 
     def _travels(self, process: Process) -> bool:
         return process.kind == "controller" and far_controller.is_far(self.plan)
@@ -340,11 +387,26 @@ class _Launch:
             controller, _ = ask_controller(self.plan, self._state_directory, self._runner_for)
         if controller is not None and controller.front_end == "attached":
             http_ok = is_healthy(self.plan.front_end.url)
-        seen = Sighting(observations, controller, http_ok)
+        seen = Sighting(observations, self._news(controller), http_ok)
         elapsed = {name: self._clock() - at for name, at in self._started_at.items()}
         entries = progress(self.plan, seen, {**elapsed, "links": self._clock() - self._begun})
         self._report.progress(entries)
-        return entries, casualty(self.plan, seen)
+        # A kept process of a cluster that is up may fail and come back: that is its guard's affair.
+        kept = observations if self._mends else self.adopted
+        ends = {name: kept[name].ends for name in self.adopted if name in kept}
+        return entries, casualty(self.plan, seen, ends)
+
+    def _news(self, controller: ControllerStatus | None) -> ControllerStatus | None:
+        """What the controller says, without what it says of processes that are no more."""
+        if controller is None or not self._unheard:
+            return controller
+        instances = [
+            msgspec.structs.replace(i, state="launching", reason="")
+            if i.name in self._unheard and i.state in ("suspect", "dead")
+            else i
+            for i in controller.instances
+        ]
+        return msgspec.structs.replace(controller, instances=instances)
 
     def _refuse_lost(self, entries: list[Progress]) -> None:
         """Raises LaunchFailed when a node has been silent for long, and its process to the controller
@@ -359,7 +421,8 @@ class _Launch:
             )
 
     def _obituary(self, lost: Casualty) -> str:
-        return f"{lost.name} died while starting: {lost.how}\n{self._last_words(lost.name)}"
+        words = self._last_words(lost.name, before=lost.restarted)
+        return f"{lost.name} died while starting: {lost.how}\n{words}"
 
     def _overdue(self, entries: list[Progress]) -> str:
         late = [entry for entry in entries if not entry.done]
@@ -371,13 +434,13 @@ class _Launch:
         lines += [self._last_words(entry.name) for entry in late[:1] if entry.name in known]
         return "\n".join(lines)
 
-    def _last_words(self, name: str) -> str:
+    def _last_words(self, name: str, *, before: bool = False) -> str:
         process = next((p for p in self.plan.processes() if p.name == name), None)
         if process is None:
             return "it was started by hand: its log is where that was"
-        log = log_files(self.plan)[name]
+        log = f"{process.directory}/{record.OLD_LOG_FILE if before else record.LOG_FILE}"
         try:
-            tail = self._runner_for(process.node).tail(process, LAST_LINES)
+            tail = self._runner_for(process.node).tail(process, LAST_LINES, before=before)
         except Failure as exc:
             return f"its log, {log} on {process.node}, cannot be read: {exc}"
         said = [f"  | {line}" for line in tail] or ["  (nothing)"]
@@ -395,10 +458,12 @@ class _Launch:
             return
         for process in self._launched:
             self._record.processes.pop(process.name, None)
-        self.write("starting")
+        self.write(self._phase)
         for fault in ended.faults:
             self._report.say(fault)
         if self.adopted:
             kept = ", ".join(f"{name} (pid {seen.pid})" for name, seen in self.adopted.items())
             self._report.say(f"left running, as this up did not start them: {kept}")
-        self._report.say(f"next: `vdisagg down --name {self.plan.name}`")
+        down = f"`vdisagg down --name {self.plan.name}`"
+        again = f"`vdisagg up {self.plan.topology_file}` again, or " if self._mends else ""
+        self._report.say(f"next: {again}{down}")
