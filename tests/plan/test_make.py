@@ -13,7 +13,7 @@ import pytest
 
 from vdisagg.errors import UsageError
 from vdisagg.plan.make import Here, make_plan
-from vdisagg.plan.model import Address, Plan, Secret
+from vdisagg.plan.model import Address, Plan, Restart, Secret
 from vdisagg.topology.load import load
 
 if TYPE_CHECKING:
@@ -51,6 +51,14 @@ decode: {count: 2}
 """
 
 
+def transfer(role: str, more: str = "", lease_s: int = 30) -> str:
+    """The value of `--kv-transfer-config`."""
+    return (
+        f'{{"kv_connector":"NixlConnector","kv_role":"{role}","kv_load_failure_policy":"fail",'
+        f'"kv_connector_extra_config":{{"kv_lease_duration":{lease_s}}}{more}}}'
+    )
+
+
 def test_the_whole_prefill_engine_of_a_cpu_plan(planned: Planned) -> None:
     p0 = planned(CPU).instances[0]
     assert p0.process.argv == (
@@ -61,8 +69,7 @@ def test_the_whole_prefill_engine_of_a_cpu_plan(planned: Planned) -> None:
         "--headless",
         *("--data-parallel-address", "127.0.0.1"),
         *("--data-parallel-rpc-port", "21000"),
-        "--kv-transfer-config",
-        '{"kv_connector":"NixlConnector","kv_role":"kv_producer","kv_buffer_device":"cpu"}',
+        *("--kv-transfer-config", transfer("kv_producer", ',"kv_buffer_device":"cpu"')),
         "--enforce-eager",
         *("--distributed-executor-backend", "uni"),
         *("--max-model-len", "2048"),
@@ -101,8 +108,8 @@ def test_the_decode_engine_differs_in_role_and_ports_only(planned: Planned) -> N
     p0, d0 = planned(CPU).instances
     swap = {
         "21000": "21004",
-        '{"kv_connector":"NixlConnector","kv_role":"kv_producer","kv_buffer_device":"cpu"}': (
-            '{"kv_connector":"NixlConnector","kv_role":"kv_consumer","kv_buffer_device":"cpu"}'
+        transfer("kv_producer", ',"kv_buffer_device":"cpu"'): transfer(
+            "kv_consumer", ',"kv_buffer_device":"cpu"'
         ),
     }
     assert d0.process.argv == tuple(swap.get(word, word) for word in p0.process.argv)
@@ -161,7 +168,7 @@ def test_the_whole_gpu_plan_with_tensor_parallel_2(planned: Planned) -> None:
     assert p0.process.argv == (
         *common,
         *("--data-parallel-rpc-port", "21000"),
-        *("--kv-transfer-config", '{"kv_connector":"NixlConnector","kv_role":"kv_producer"}'),
+        *("--kv-transfer-config", transfer("kv_producer")),
         *("--tensor-parallel-size", "2"),
         *("--kv-cache-dtype", "fp8"),
         *("--reasoning-parser", "qwen3"),
@@ -170,7 +177,7 @@ def test_the_whole_gpu_plan_with_tensor_parallel_2(planned: Planned) -> None:
     assert d0.process.argv == (
         *common,
         *("--data-parallel-rpc-port", "21004"),
-        *("--kv-transfer-config", '{"kv_connector":"NixlConnector","kv_role":"kv_consumer"}'),
+        *("--kv-transfer-config", transfer("kv_consumer")),
         *("--tensor-parallel-size", "2"),
         *("--kv-cache-dtype", "fp8"),
         *("--reasoning-parser", "qwen3"),
@@ -402,6 +409,20 @@ def test_nodes_reached_by_ssh_are_planned_on_their_addresses(planned: Planned) -
     assert d0.process.argv[0] == "vllm"
     assert d0.process.directory == "~/.vdisagg/t/d0"
     assert [node.name for node in plan.nodes if node.ssh is not None] == ["far"]
+
+
+def test_the_lease_reaches_both_ends_in_whole_seconds(planned: Planned) -> None:
+    plan = planned(CPU + "timeouts: {lease_s: 90.5}\n")
+    for instance, role in zip(plan.instances, ("kv_producer", "kv_consumer"), strict=True):
+        assert transfer(role, ',"kv_buffer_device":"cpu"', 90) in instance.process.argv
+
+
+def test_restarts_and_failover_are_the_files(planned: Planned) -> None:
+    assert planned(CPU).restart == Restart("on-failure", 5, 1.0, 30.0, 600.0)
+    said = "restart: {policy: never, limit: 2, backoff_s: 0.5, stopped_s: 9}\n"
+    plan = planned(f"{CPU}{said}failover: {{decode_alone: false}}\n")
+    assert plan.restart == Restart("never", 2, 0.5, 9.0)
+    assert not plan.failover.decode_alone
 
 
 def test_two_files_that_mean_the_same_have_the_same_digest(planned: Planned) -> None:

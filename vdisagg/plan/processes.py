@@ -27,7 +27,8 @@ def engine(
     node, host = site.node(wanted.node), site.host(wanted.node)
     directory = site.directory(wanted.node, wanted.name)
     args = device.engine_flags(node.device, wanted.args) | wanted.args
-    transfer = connector.settings(wanted.role, device=node.device)
+    lease_s = site.topology.timeouts.lease_s
+    transfer = connector.settings(wanted.role, device=node.device, lease_s=lease_s)
     # Whoever starts an engine by hand may do so in a container, without our files.
     switches = device.takes_switches(node.device) and not wanted.manual
     env = device.engine_environment(node.device, args, switches=switches)

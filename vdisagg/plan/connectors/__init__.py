@@ -15,8 +15,8 @@ class Connector(Protocol):
     def ports_needed(self) -> int:
         """Ports that one engine's connector listens on, on the engine's node."""
 
-    def settings(self, role: Role, *, device: str) -> dict[str, object]:
-        """The value of `--kv-transfer-config`."""
+    def settings(self, role: Role, *, device: str, lease_s: float) -> dict[str, object]:
+        """The value of `--kv-transfer-config`. `lease_s` is `timeouts.lease_s`."""
 
     def environment(self, address: Address) -> dict[str, str]:
         """Variables of an engine whose connector listens at `address` (the first of its ports)."""

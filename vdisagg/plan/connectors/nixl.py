@@ -19,8 +19,16 @@ class Nixl:
     def ports_needed(self) -> int:
         return 1
 
-    def settings(self, role: Role, *, device: str) -> dict[str, object]:
-        settings: dict[str, object] = {"kv_connector": "NixlConnector", "kv_role": _KV_ROLE[role]}
+    def settings(self, role: Role, *, device: str, lease_s: float) -> dict[str, object]:
+        settings: dict[str, object] = {
+            "kv_connector": "NixlConnector",
+            "kv_role": _KV_ROLE[role],
+            # vLLM's default today. With `recompute` a decode engine would compute prompts on its own
+            # account, and hide that a link is broken.
+            "kv_load_failure_policy": "fail",
+            # Prefill keeps blocks for so long, decode renews by two thirds of it: both have to know.
+            "kv_connector_extra_config": {"kv_lease_duration": int(lease_s)},
+        }
         # Elsewhere vLLM's own default is right: the buffer is where the KV cache is.
         return settings | ({"kv_buffer_device": "cpu"} if device == "cpu" else {})
 
