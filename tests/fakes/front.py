@@ -1,4 +1,7 @@
-"""A fake front end: binds what `vllm serve --data-parallel-size-local 0` binds, and asks for tokens."""
+"""A fake front end: binds what `vllm serve --data-parallel-size-local 0` binds, and asks for tokens.
+
+It has the channel of the switches, as the real one: it outlives its controller.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,12 @@ from typing import Any
 import msgspec
 import zmq
 
+from fakes.switches import load
 from vdisagg.control import wire
 from vdisagg.plan.model import Address
 
 PATIENCE_S = 10.0
+CHANNEL = load("vdisagg_channel")
 
 
 class FakeFront:
@@ -33,6 +38,7 @@ class FakeFront:
         self._handshake.bind(handshake.zmq)
         self._inputs = [self._bound(zmq.ROUTER) for _ in range(api_servers)]
         self._outputs = [self._bound(zmq.PULL) for _ in range(api_servers)]
+        self.channels = [CHANNEL.Channel() for _ in range(api_servers)]
         self._numbers = itertools.count()
         self.ready: dict[str, Any] = {}
         self.received: dict[str, list[wire.Output]] = defaultdict(list)
@@ -60,6 +66,11 @@ class FakeFront:
                 for _ in range(self._drops):
                     listener.accept()[0].close()
             self._inputs[number].bind(endpoint)
+
+    @property
+    def health(self) -> list[Any]:
+        """What the controller has said last of its health, by API server: (ok, reason, at), or None."""
+        return [channel.health for channel in self.channels]
 
     def attach(self) -> None:
         """Go through the handshake with the controller."""
@@ -142,8 +153,14 @@ class FakeFront:
         """Take in what has arrived."""
         for api, socket in enumerate(self._outputs):
             while socket.poll(wait_s * 1000):
-                payload, *frames = socket.recv_multipart()
-                self._note(api, wire.decode_outputs(payload), frames)
+                given, answers = self.channels[api].take(
+                    socket.recv_multipart(), now=time.monotonic()
+                )
+                for answer in answers:
+                    self._post(api, answer)
+                if given is not None:
+                    payload, *frames = given
+                    self._note(api, wire.decode_outputs(payload), frames)
 
     def finish(self, request_id: str, patience_s: float = PATIENCE_S) -> list[int]:
         """Wait for the end of a request; returns its tokens."""
@@ -178,7 +195,25 @@ class FakeFront:
             self.arrived[output.request_id].append(time.monotonic())
 
     def _send(self, api: int, kind: bytes, payload: bytes, frames: Sequence[bytes] = ()) -> None:
-        self._inputs[api].send_multipart([wire.IDENTITY, kind, payload, *frames])
+        self._inputs[api].setsockopt(zmq.ROUTER_MANDATORY, 1)
+        sent = self.channels[api].send(
+            [wire.IDENTITY, kind, payload, *frames],
+            lambda numbered: self._post(api, numbered),
+            clock=time.monotonic,
+            sleep=time.sleep,
+        )
+        if not sent:
+            raise ConnectionError("no controller is connected")
+
+    def _post(self, api: int, frames: Sequence[bytes]) -> bool:
+        """Whether a controller is connected that this could be sent to."""
+        try:
+            self._inputs[api].send_multipart(frames)
+        except zmq.ZMQError as exc:
+            if exc.errno != zmq.EHOSTUNREACH:
+                raise
+            return False
+        return True
 
     def _recv(self, socket: zmq.Socket[bytes]) -> list[bytes]:
         assert socket.poll(self._patience_s * 1000), "the controller says nothing"
@@ -186,6 +221,8 @@ class FakeFront:
 
     def _bound(self, kind: int) -> zmq.Socket[bytes]:
         socket = self._context.socket(kind)
+        if kind == zmq.ROUTER:
+            socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
         socket.bind(f"{self._host}:*")
         return socket
 

@@ -3,28 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import json
-from types import ModuleType
 from typing import Any
 
 import pytest
 
-from vdisagg.launch.local import SWITCHES
+from fakes.switches import load
 
 Message = dict[str, Any]
-
-
-def load() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("vdisagg_ids", SWITCHES / "vdisagg_ids.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-IDS = load()
+IDS = load("vdisagg_ids")
 
 
 async def echo(scope: Message, receive: Any, send: Any) -> None:

@@ -61,7 +61,7 @@ def run(script: str, path: list[Path], **variables: str) -> str:
 
 
 def test_with_the_switch_a_new_connection_takes_over_a_routers_identity() -> None:
-    assert run(TAKE_OVER, [], VDISAGG_ROUTER_HANDOVER="1") == "second"
+    assert run(TAKE_OVER, [], VDISAGG_CHANNEL="1") == "second"
 
 
 def test_without_the_switch_the_first_connection_keeps_it() -> None:
@@ -74,7 +74,7 @@ def test_the_switch_holds_for_asyncio_sockets_too() -> None:
         "print(zmq.asyncio.Socket.bind is zmq.sugar.socket.Socket.bind, "
         "zmq.asyncio.Socket.bind.__module__)"
     )
-    assert run(script, [], VDISAGG_ROUTER_HANDOVER="1") == "True sitecustomize"
+    assert run(script, [], VDISAGG_CHANNEL="1") == "True vdisagg_sockets"
 
 
 @pytest.mark.parametrize("package", ["nixl_cu12", "nixl_cu13", "nixl_rocm"])
@@ -93,9 +93,7 @@ def test_a_sitecustomize_that_the_switches_hide_still_runs(tmp_path: Path) -> No
 
 
 def test_without_switches_nothing_is_imported_early() -> None:
-    assert (
-        run("import sys; print('zmq' in sys.modules)", [], VDISAGG_ROUTER_HANDOVER="1") == "False"
-    )
+    assert run("import sys; print('zmq' in sys.modules)", [], VDISAGG_CHANNEL="1") == "False"
 
 
 def test_a_process_keeps_its_cores() -> None:

@@ -130,6 +130,7 @@ def test_the_whole_front_end_and_controller_of_a_cpu_plan(planned: Planned) -> N
         *("--port", "8000"),
         *("--data-parallel-size-local", "0"),
         *("--middleware", "vdisagg_ids.LongIds"),
+        *("--middleware", "vdisagg_health.Health"),
         *("--data-parallel-address", "127.0.0.1"),
         *("--data-parallel-rpc-port", "21008"),
         *("--max-model-len", "2048"),
@@ -140,7 +141,7 @@ def test_the_whole_front_end_and_controller_of_a_cpu_plan(planned: Planned) -> N
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": "/home/me/.vdisagg/t/front-end/switches",
         "PYTHONUNBUFFERED": "1",
-        "VDISAGG_ROUTER_HANDOVER": "1",
+        "VDISAGG_CHANNEL": "1",
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "VLLM_NO_USAGE_STATS": "1",
@@ -209,6 +210,7 @@ def test_the_whole_gpu_plan_with_tensor_parallel_2(planned: Planned) -> None:
         *("--port", "9000"),
         *("--data-parallel-size-local", "0"),
         *("--middleware", "vdisagg_ids.LongIds"),
+        *("--middleware", "vdisagg_health.Health"),
         *("--data-parallel-address", "127.0.0.1"),
         *("--data-parallel-rpc-port", "21008"),
         *("--api-server-count", "2"),
@@ -219,7 +221,7 @@ def test_the_whole_gpu_plan_with_tensor_parallel_2(planned: Planned) -> None:
     assert front.env == {
         "PYTHONPATH": "/home/me/.vdisagg/t/front-end/switches",
         "PYTHONUNBUFFERED": "1",
-        "VDISAGG_ROUTER_HANDOVER": "1",
+        "VDISAGG_CHANNEL": "1",
         "VLLM_NO_USAGE_STATS": "1",
     }
     assert front.secrets == (

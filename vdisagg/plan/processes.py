@@ -80,8 +80,7 @@ def front_end(site: Site, handshake: Address) -> FrontEnd:
     http = Address(spec.host or reached_at or LOOPBACK, spec.port)
     env = device.front_end_environment(node.device) | _stock_environment(site)
     env |= merge_env(node.env, spec.env)
-    # A restarted controller comes back under the identity of the dead one: let it in.
-    env["VDISAGG_ROUTER_HANDOVER"] = "1"
+    env["VDISAGG_CHANNEL"] = "1"  # a restarted controller takes the dead one's place
     env |= site.switches(node_name, directory, env)
     secrets = _secrets(site, node_name)
     if spec.api_key is not None:
@@ -99,6 +98,7 @@ def front_end(site: Site, handshake: Address) -> FrontEnd:
                 *("--port", str(http.port)),
                 *("--data-parallel-size-local", "0"),
                 *("--middleware", "vdisagg_ids.LongIds"),
+                *("--middleware", "vdisagg_health.Health"),
                 *("--data-parallel-address", handshake.host),
                 *("--data-parallel-rpc-port", str(handshake.port)),
                 *(("--api-server-count", str(count)) if count > 1 else ()),

@@ -1,12 +1,12 @@
 """Three switches for stock vLLM processes: all that they ever load from us, through PYTHONPATH.
 
-VDISAGG_ROUTER_HANDOVER=1         front end: a new connection may take over a dead one's identity
+VDISAGG_CHANNEL=1                 front end: its messages survive the controller (vdisagg_sockets)
 VDISAGG_NIXL_PROGRESS_DELAY_US=N  engines on CPU: NIXL's progress thread rests N µs between polls
 VDISAGG_KEEP_AFFINITY=1           engines on CPU: no thread is bound to a core from within
 
 The first touches pyzmq, the second NIXL's Python binding, the third the standard library; none
-touches vLLM. The front end only ever writes to its ROUTER, so it never learns that a controller's
-connection has died, and without the hand-over it would drop everything meant for the next one.
+touches vLLM. Without the first a front end drops whatever it sends between a controller's death and the
+next one's coming, and can't tell what the next one says for the second time.
 NIXL's binding asks for a delay of 0, which keeps a core busy for nothing. vLLM's NIXL connector
 binds the thread that makes it to the last core of each NUMA node, also with
 `VLLM_CPU_OMP_THREADS_BIND=nobind`; where one process is the whole engine that is the thread that
@@ -67,18 +67,11 @@ class PatchOnImport(MetaPathFinder):
         return spec
 
 
-def hand_over(sockets: Any) -> None:
-    """Patch zmq.sugar.socket: every ROUTER gets ROUTER_HANDOVER before it binds."""
-    from zmq import ROUTER, ROUTER_HANDOVER, TYPE
+def join_channel(sockets: Any) -> None:
+    """Patch zmq.sugar.socket: see vdisagg_sockets, which lies beside this file."""
+    import vdisagg_sockets  # type: ignore[import-not-found]  # lies beside this file
 
-    usual = sockets.Socket.bind
-
-    def bind(self: Any, address: Any) -> Any:
-        if self.getsockopt(TYPE) == ROUTER:
-            self.setsockopt(ROUTER_HANDOVER, 1)
-        return usual(self, address)
-
-    sockets.Socket.bind = bind
+    vdisagg_sockets.patch(sockets)
 
 
 def calm(binding: Any) -> None:
@@ -105,8 +98,8 @@ def keep_affinity(system: Any) -> None:
 def wanted(environment: Mapping[str, str]) -> dict[str, Callable[[Any], None]]:
     """The patches that the environment asks for, by module."""
     patches: dict[str, Callable[[Any], None]] = {}
-    if environment.get("VDISAGG_ROUTER_HANDOVER") == "1":
-        patches["zmq.sugar.socket"] = hand_over
+    if environment.get("VDISAGG_CHANNEL") == "1":
+        patches["zmq.sugar.socket"] = join_channel
     if environment.get("VDISAGG_NIXL_PROGRESS_DELAY_US"):
         patches.update(dict.fromkeys(NIXL_BINDINGS, calm))
     return patches
