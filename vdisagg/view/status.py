@@ -9,9 +9,14 @@ import msgspec
 from vdisagg.view.text import columns, duration
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
+    from vdisagg.cluster.admin import LinkStatus
     from vdisagg.cluster.snapshot import ClusterView, ProcessView
+
+
+WIDTH = 100
+"""Characters; longer details go on in further lines."""
 
 
 def status_text(view: ClusterView, *, now: float) -> str:
@@ -46,7 +51,7 @@ def _processes(processes: Sequence[ProcessView], now: float) -> list[str]:
         ("NAME", "ROLE", "NODE", "STATE", "SINCE", "PID", "IN FLIGHT", "KV BLOCKS", "DETAIL"),
         *(_row(process, now) for process in processes),
     ]
-    return columns(rows)
+    return columns(rows, width=WIDTH)
 
 
 def _row(process: ProcessView, now: float) -> tuple[str, ...]:
@@ -61,32 +66,77 @@ def _row(process: ProcessView, now: float) -> tuple[str, ...]:
         str(process.observation.pid) if running else "",
         str(instance.in_flight) if instance is not None else "",
         f"{instance.kv_blocks_used}/{instance.kv_blocks}" if instance is not None else "",
-        process.detail,
+        "; ".join(filter(None, (process.detail, *_notes(process)))),
     )
 
 
+def _notes(process: ProcessView) -> Iterator[str]:
+    """What else is worth a word of an engine: only what there is any of."""
+    instance = process.instance
+    if instance is None:
+        return
+    if process.observation.state == "never" and instance.generation > 1:
+        yield f"generation {instance.generation}"  # of others their guards count the starts
+    if instance.kv_failures:
+        yield f"{_count(instance.kv_failures, 'KV transfer')} failed"
+    if instance.kv_expiries:
+        yield f"{_count(instance.kv_expiries, 'lease')} of KV blocks ran out"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'s' if number > 1 else ''}"
+
+
 def _links(view: ClusterView, now: float) -> list[str]:
-    rows = [("LINK", "STATE", "LAST BEAT", "LATENCY", "TRANSFERS", "MISMATCHES", "DETAIL")]
-    rows += [
+    instances = {p.name: p.instance for p in view.processes if p.instance is not None}
+    rows = [
         (
-            f"{link.prefill}→{link.decode}",
-            link.state,
-            f"{duration(now - link.last_beat)} ago" if link.last_beat is not None else "never",
-            f"{link.latency_s * 1000:.0f} ms" if link.latency_s is not None else "",
-            str(link.transfers),
-            str(link.mismatches),
-            link.reason,
+            *("LINK", "STATE", "LAST BEAT", "LATENCY"),
+            *("TRANSFERS", "FAILED", "MISMATCHES", "EXPIRED", "DETAIL"),
         )
-        for link in view.links
     ]
-    return columns(rows)
+    for link in view.links:
+        prefill = instances.get(link.prefill)
+        rows.append(
+            (
+                f"{link.prefill}→{link.decode}",
+                link.state,
+                f"{duration(now - link.last_beat)} ago" if link.last_beat is not None else "never",
+                f"{link.latency_s * 1000:.0f} ms" if link.latency_s is not None else "",
+                str(link.transfers),
+                str(link.failures),
+                str(link.mismatches),
+                # A lease says which request it was of, but not which decode engine was to read it.
+                str(prefill.kv_expiries) if prefill is not None else "",
+                _about(link),
+            )
+        )
+    return columns(rows, width=WIDTH)
+
+
+def _about(link: LinkStatus) -> str:
+    if link.state == "down" and link.proofs:
+        return f"{link.reason}; proofs in a row since: {link.proofs}"
+    return link.reason
 
 
 def _totals(view: ClusterView) -> str:
     totals = view.totals
     assert totals is not None
-    return (
+    saved = [
+        f"{number} {what}"
+        for number, what in (
+            (totals.redone, "redone"),
+            (totals.continued, "continued elsewhere"),
+            (totals.alone, "computed by decode alone"),
+        )
+        if number
+    ]
+    lines = [
         f"requests: {totals.in_flight} in flight, {totals.finished} finished, "
         f"{totals.failed} failed, {totals.aborted} aborted; {totals.output_tokens} output tokens; "
         f"{totals.handles_held} KV hand-overs held"
-    )
+    ]
+    if saved:
+        lines.append(f"after failures: {', '.join(saved)}")
+    return "\n".join(lines)

@@ -2,19 +2,38 @@
 
 from __future__ import annotations
 
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-def columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows as lines whose cells stand under each other; the first row is the heading."""
+LEAST = 20
+"""Columns of text that a last cell has at least, however wide the others are."""
+
+
+def columns(rows: Sequence[Sequence[str]], *, width: int | None = None) -> list[str]:
+    """Rows as lines whose cells stand under each other; the first row is the heading.
+
+    With `width` (in characters) the last cell goes on in further lines where it would be too long.
+    """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    if width is not None:
+        widths[-1] = max(width - sum(widths[:-1]) - 2 * len(widths[:-1]), LEAST)
+        rows = [line for row in rows for line in _wrapped(row, widths[-1])]
     return [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
     ]
+
+
+def _wrapped(row: Sequence[str], width: int) -> list[tuple[str, ...]]:
+    *cells, last = row
+    # Long words are paths and the like: whole, they can be copied.
+    pieces = wrap(last, width, break_long_words=False, break_on_hyphens=False) or [""]
+    blank = [""] * len(cells)
+    return [(*(blank if number else cells), piece) for number, piece in enumerate(pieces)]
 
 
 def duration(seconds: float) -> str:
