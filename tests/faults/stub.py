@@ -1,0 +1,108 @@
+"""A stand-in for the `vllm` command whose engines have vLLM's processes: a parent, its engine core, a model process.
+
+    install(directory)  →  directory/vllm
+
+As tests/hosts/stub.py, on which it builds, and slow enough to be hit in the middle of a stream. What
+can be killed and stopped is called as with vLLM: `VLLM::EngineCore`, and with
+`--distributed-executor-backend mp` below it `VLLM::Worker`. The parent ends with exit code 0 when its
+core has died, as vLLM's does.
+
+STUB_STEP_S: seconds that an engine takes for a step.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Final
+
+from fakes.engine import KvStore
+from hosts.stub import NetworkEngine, _SideChannel
+from vdisagg.control import wire
+from vdisagg.plan.model import Address
+
+TESTS: Final = Path(__file__).parents[1]
+CORE: Final = "VLLM::EngineCore"
+WORKER: Final = "VLLM::Worker"
+CODE: Final = (
+    f"import sys\nsys.path[:0] = {[str(TESTS), str(TESTS.parent)]!r}\n"
+    "from faults.stub import {what}\nsys.exit({what}(sys.argv[1:]))\n"
+)
+TITLED: Final = 'exec -a "$0" sleep 2147483647'
+LOOK_S: Final = 0.02
+
+
+def install(directory: Path) -> Path:
+    """Write `vllm` into that directory; returns its path."""
+    directory.mkdir(parents=True, exist_ok=True)
+    executable = directory / "vllm"
+    executable.write_text(f"#!{sys.executable}\n" + CODE.format(what="main"))
+    executable.chmod(0o755)
+    return executable
+
+
+def main(words: list[str]) -> int:
+    """The command line of vLLM."""
+    if words[:1] in (["--version"], ["-v"]) or "--headless" not in words:
+        from faults.stub_front import main as front_end
+
+        return front_end(words)
+    core = subprocess.Popen([sys.executable, "-c", CODE.format(what="core"), *words, CORE])
+    signal.signal(signal.SIGTERM, lambda number, frame: core.terminate())
+    core.wait()
+    return 0
+
+
+def core(words: list[str]) -> int:
+    """One engine core."""
+    ended = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ended.set())
+    print(f"stub: {' '.join(words)}", flush=True)
+    side = Address(
+        os.environ.get("VLLM_NIXL_SIDE_CHANNEL_HOST", "localhost"),
+        int(os.environ.get("VLLM_NIXL_SIDE_CHANNEL_PORT", "5600")),
+    )
+    port = int(words[words.index("--data-parallel-rpc-port") + 1])
+    handshake = Address(os.environ.get("VLLM_DP_MASTER_IP", "127.0.0.1"), port)
+    store = KvStore()
+    with _SideChannel(side, store):
+        engine = SlowEngine(handshake.zmq, store, side=side, version="0.32.0")
+        engine.behaviour.step_s = float(os.environ.get("STUB_STEP_S", "0.01"))
+        model = ModelProcess() if "mp" in words else None
+        while not ended.wait(LOOK_S):
+            if model is None:
+                continue
+            state = model.state()
+            if state in ("Z", "X"):
+                engine.die()
+                return 1
+            engine.behaviour.frozen = state == "T"
+        engine.kill()
+    return 0
+
+
+class SlowEngine(NetworkEngine):
+    """As vLLM does, it forgets a request that is aborted while its blocks are being read."""
+
+    def _step(self) -> wire.Outputs | None:
+        message = super()._step()
+        for request_id in self.running.keys() & set(self.aborted):
+            self.running.pop(request_id, None)
+        return message
+
+
+class ModelProcess:
+    """What runs the model in vLLM: here it only lives, stops and dies."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(["bash", "-c", TITLED, WORKER])
+
+    def state(self) -> str:
+        """As in /proc: T is stopped, Z has ended."""
+        text = (Path("/proc") / str(self._process.pid) / "stat").read_text()
+        return text.rpartition(")")[2].split()[0]
