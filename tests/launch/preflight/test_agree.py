@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from fakes.two_nodes import instance, plan
@@ -148,3 +149,21 @@ def test_a_hub_that_may_have_changed_since_is_a_warning() -> None:
 
 def test_a_node_without_the_model_differs_from_nobody() -> None:
     assert agree.models(plan(), {"n1": model(), "n2": model(kind="missing")}) == []
+
+
+@pytest.mark.parametrize(
+    ("layers", "warned"),
+    [
+        ((), False),
+        (("full_attention",), False),
+        (("full_attention", "linear_attention"), True),
+        (("mamba or linear attention",), True),
+    ],
+)
+def test_b06_a_model_with_layers_of_several_kinds_is_warned_of_once(
+    layers: tuple[str, ...], warned: bool
+) -> None:
+    hybrid = msgspec.structs.replace(model(), layers=layers)
+    findings = agree.models(plan(), {"here": hybrid, "n1": hybrid})
+    assert [(f.level, f.found) for f in findings] == [("warning", ", ".join(layers))] * warned
+    assert all("#52234" in f.next for f in findings)

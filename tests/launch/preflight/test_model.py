@@ -175,3 +175,27 @@ def test_d13_the_token_goes_to_no_other_host_than_the_hub(hub: Hub, empty: dict[
     hub.elsewhere = hub.url.replace("127.0.0.1", "localhost")
     assert model.look("org/moved", "", "", variables)["kind"] == ""
     assert [token for _, token in hub.asked] == ["Bearer right", None]
+
+
+@pytest.mark.parametrize(
+    ("config", "kinds"),
+    [
+        (b'{"model_type": "llama", "num_hidden_layers": 2}', []),
+        (b'{"layer_types": ["full_attention", "full_attention"]}', ["full_attention"]),
+        (
+            b'{"text_config": {"layer_types": ["linear_attention", "full_attention"]}}',
+            ["full_attention", "linear_attention"],
+        ),
+        (b'{"layers_block_type": ["mamba", "hybrid"]}', ["hybrid", "mamba"]),
+        (b'{"hidden_size": 8, "mamba_d_state": 16}', ["mamba or linear attention"]),
+        (b"not JSON", []),
+        (b"[1, 2]", []),
+    ],
+)
+def test_b06_kinds_of_layers_are_read_off_the_config(config: bytes, kinds: list[str]) -> None:
+    assert model.layers(config) == kinds
+
+
+def test_b06_kinds_of_layers_are_told_of_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"layer_types": ["sliding_attention", "attention"]}')
+    assert model.look(str(tmp_path), "", "", {})["layers"] == ["attention", "sliding_attention"]

@@ -38,6 +38,8 @@ class Model(msgspec.Struct, frozen=True):
     """SHA-256 by file name."""
     weights: str
     """Stands for the weights' names and sizes; "" where there are none to see."""
+    layers: tuple[str, ...] = ()
+    """Kinds of layers that keep a state, as far as config.json tells."""
 
 
 class Gpu(msgspec.Struct, frozen=True):

@@ -33,7 +33,8 @@ def look(name: str, revision: str, cache: str, environment: Environment) -> Valu
     """`kind`: "" | missing | no-config | offline | denied | unknown | unreachable | unchecked.
 
     `source`: path, cache or hub. `files`: SHA-256 of each small file by name. `weights`: SHA-256
-    over names and sizes, "" where there are none to see. `cache` is a download directory, or "".
+    over names and sizes, "" where there are none to see. `layers`: kinds of layers that keep a state,
+    as far as the config tells. `cache` is a download directory, or "".
     """
     if is_path(name):
         return look_in_folder(Path(name).expanduser())
@@ -45,15 +46,17 @@ def look(name: str, revision: str, cache: str, environment: Environment) -> Valu
     folder = cached(name, revision, cache, environment)
     if folder is not None:
         found = answer("", str(folder), "cache", offline)
-        return {**found, "files": hashes(folder), "weights": weights(folder)}
+        return {**found, **contents(folder)}
     if offline:
         place = hub_cache(cache, environment)
         return answer("offline", f"not in {place}, and HF_HUB_OFFLINE is set", "cache", offline)
     from vdisagg.launch.preflight.node import hub  # it travels only where this line is reached
 
     kind, where, text = hub.get(name, revision, CONFIG, environment, hub_home(environment))
-    files = {} if kind else {CONFIG: hashlib.sha256(text).hexdigest()}
-    return {**answer(kind, where, "hub"), "files": files}
+    if kind:
+        return answer(kind, where, "hub")
+    files = {CONFIG: hashlib.sha256(text).hexdigest()}
+    return {**answer("", where, "hub"), "files": files, "layers": layers(text)}
 
 
 def is_path(name: str) -> bool:
@@ -63,7 +66,7 @@ def is_path(name: str) -> bool:
 
 def answer(kind: str, where: str, source: str = "", offline: bool = False) -> Value:
     found: Value = {"kind": kind, "where": where, "source": source, "offline": offline}
-    return {**found, "files": {}, "weights": ""}
+    return {**found, "files": {}, "weights": "", "layers": []}
 
 
 def is_true(text: str) -> bool:
@@ -77,11 +80,40 @@ def look_in_folder(folder: Path) -> Value:
             return {**found, "weights": f"{folder.name}, {folder.stat().st_size} bytes"}
         if not folder.is_dir():
             return answer("missing", f"{folder} does not exist", "path", True)
-        files, sizes = hashes(folder), weights(folder)
+        found = contents(folder)
     except OSError as exc:
         return answer("missing", f"{exc.filename}: {exc.strerror}", "path", True)
-    kind = "" if CONFIG in files or "params.json" in files else "no-config"
-    return {**answer(kind, str(folder), "path", True), "files": files, "weights": sizes}
+    kind = "" if CONFIG in found["files"] or "params.json" in found["files"] else "no-config"
+    return {**answer(kind, str(folder), "path", True), **found}
+
+
+def contents(folder: Path) -> Value:
+    config = folder / CONFIG
+    text = config.read_bytes() if config.is_file() else b""
+    return {"files": hashes(folder), "weights": weights(folder), "layers": layers(text)}
+
+
+def layers(config: bytes) -> list[str]:
+    """Kinds of layers by the names that the config has for them; of two or more, vLLM keeps each
+    kind's state in a group of its own. The keys are those that vLLM 0.32 looks at (config/model.py)."""
+    try:
+        whole = json.loads(config)
+    except ValueError:
+        return []
+    parts = [part for part in (whole, *values(whole)) if isinstance(part, dict)]
+    kinds: set[str] = set()
+    for part in parts:
+        for key in ("layer_types", "layers_block_type", "attn_type_list"):
+            if isinstance(part.get(key), list):
+                kinds.update(str(kind) for kind in part[key])
+        if any(str(key).startswith(("mamba_", "linear_attn", "ssm_")) for key in part):
+            kinds.add("mamba or linear attention")
+    return sorted(kinds)
+
+
+def values(config: Any) -> list[Any]:
+    """Models of several parts have a config for each, such as `text_config`."""
+    return list(config.values()) if isinstance(config, dict) else []
 
 
 def hashes(folder: Path) -> dict[str, str]:
