@@ -28,8 +28,11 @@ from vdisagg.control.wire import encode
 MAX_BYTES: Final = 8 << 20
 """A new controller reads so much before it does anything: up to half a second on a slow core."""
 
-READ_BYTES: Final = 256 << 10
-"""Read back in one call of `tidy`: up to 15 ms on a slow core."""
+READ_BYTES: Final = 64 << 10
+"""Read back in one call of `tidy`, at most: up to 4 ms on a slow core."""
+
+READ_SHARE: Final = 16
+"""Of a backlog that has grown beyond that, this part is read: it doesn't grow without end."""
 
 MAX_PARTS: Final = 1000  # the kernel takes 1024 at once (IOV_MAX)
 
@@ -107,14 +110,14 @@ class Journal:
         return number
 
     def tidy(self) -> None:
-        """To be called often: begins a new file when this one is long, in small steps.
-
-        The live state is what the file itself says, read back a little at each call.
-        """
-        if self._size <= self._limit or self.fault:
+        """To be called often: reads back a little of what was written, which is how the live state is
+        known when the file is long and a new one has to begin."""
+        backlog = self._size - self._recalled_to
+        if self.fault or (not backlog and self._size <= self._limit):
             return
         try:
-            if self._read_on(READ_BYTES):
+            up_to_date = self._read_on(max(READ_BYTES, backlog // READ_SHARE))
+            if up_to_date and self._size > self._limit:
                 self._begin_anew()
         except OSError as exc:
             self._give_up(exc)
