@@ -459,6 +459,15 @@ def test_a_journal_that_cannot_be_written_is_given_up_and_numbers_go_on(tmp_path
     ], done.stderr
 
 
+def test_a_journal_that_cannot_be_opened_is_given_up(tmp_path: Path) -> None:
+    journal = Journal.open(tmp_path / "no")
+    assert (
+        journal.fault == f"{tmp_path / 'no' / FILE}: cannot be written: No such file or directory"
+    )
+    assert (journal.output(0, b""), journal.output(0, b"")) == (1, 2)
+    assert journal.recalled() == Recalled()
+
+
 @pytest.mark.parametrize("by", ["the controller", "down"])
 def test_nothing_is_left_when_the_run_is_over(tmp_path: Path, by: str) -> None:
     journal = Journal.open(tmp_path, max_bytes=1000)

@@ -59,12 +59,15 @@ class Journal:
 
     @classmethod
     def open(cls, directory: Path, *, max_bytes: int = MAX_BYTES) -> Journal:
-        """Continue what is in `directory`, or begin. Raises OSError.
+        """Continue what is in `directory`, or begin.
 
         `max_bytes`: how long a file may grow before `tidy` begins a new one.
         """
         journal = cls(directory, max_bytes)
-        journal._open()
+        try:
+            journal._open()
+        except OSError as exc:
+            journal._give_up(exc)
         return journal
 
     def close(self) -> None:
