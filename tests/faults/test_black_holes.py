@@ -1,0 +1,161 @@
+"""Black holes and resets between the controller and an engine (docs/faults.md): told in time, and nobody
+is harmed. The real controller, fake engines behind relays."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fakes.cluster import Cluster
+from fakes.engine import continuation
+from fakes.relayed import RelayedEngine
+from vdisagg.control import wire
+
+INTERVAL_S = 0.3
+LIMIT_S = 3 * INTERVAL_S
+SLACK_S = 1.0
+"""What a slow machine may take on top of any limit."""
+PROMPT = list(range(40))
+PATIENCE_S = 20.0
+PHASES = ("idle", "before first byte", "mid-stream")
+
+
+class Holes(Cluster):
+    """2P2D with a relay before every socket of every engine."""
+
+    def launch(self, name: str, **switches: object) -> RelayedEngine:  # type: ignore[override]
+        instance = next(i for i in self.plan.instances if i.name == name)
+        engine = RelayedEngine(instance, self.store)
+        engine.behaviour.step_s = 0.005
+        self.engines[name] = engine
+        return engine
+
+    def engine(self, name: str) -> RelayedEngine:
+        engine = self.engines[name]
+        assert isinstance(engine, RelayedEngine)
+        return engine
+
+    def used(self, name: str) -> bool:
+        """Whether any request may be sent to it."""
+        status = self.status()
+        links = [k for k in status.links if name in (k.prefill, k.decode)]
+        (instance,) = [i for i in status.instances if i.name == name]
+        return instance.state == "ready" and any(link.state == "warm" for link in links)
+
+    def all_warm(self) -> bool:
+        status = self.status()
+        return all(i.state == "ready" for i in status.instances) and all(
+            link.state == "warm" for link in status.links
+        )
+
+    def nothing_is_left(self) -> bool:
+        """Probes come and go; users' requests, handles and blocks must not stay."""
+        return self.status().totals.in_flight == 0 and not any(
+            e.blocks_used for e in self.engines.values()
+        )
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Holes]:
+    made = Holes(tmp_path, 2, 2, interval_s=INTERVAL_S)
+    try:
+        made.up()
+        yield made
+    finally:
+        made.close()
+
+
+def under_way(cluster: Holes, victim: str, phase: str) -> list[tuple[str, int]]:
+    """Requests in that phase, as (id, tokens asked for); the victim has work of every one's kind."""
+    if phase == "idle":
+        return []
+    if phase == "mid-stream":
+        asked = [(cluster.front.add(PROMPT, max_tokens=400), 400) for _ in range(4)]
+        cluster.until(lambda: all(len(cluster.front.tokens(name)) > 3 for name, _ in asked))
+        return asked
+    held = [e for n, e in cluster.engines.items() if n[0] == victim[0]]
+    for engine in held:
+        engine.behaviour.frozen = True
+    # With log-probabilities no token goes ahead of decode's.
+    asked = [(cluster.front.add(PROMPT, max_tokens=12, logprobs=1), 12) for _ in range(4)]
+    cluster.until(
+        lambda: all(
+            any(leg.endswith(f":{name}") for engine in held for leg in list(engine.running))
+            for name, _ in asked
+        )
+    )
+    return asked
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("victim", ["p0", "d0"], ids=["prefill core", "decode core"])
+def test_e02_a_black_hole_is_told_in_time_and_every_request_is_answered(
+    cluster: Holes, victim: str, phase: str
+) -> None:
+    asked = under_way(cluster, victim, phase)
+    generation = cluster.instance(victim).generation
+    cluster.engine(victim).black_hole()
+    begun = time.monotonic()
+    for engine in cluster.engines.values():
+        engine.behaviour.frozen = False
+    cluster.until(lambda: not cluster.used(victim), LIMIT_S + 1 + SLACK_S)
+    told_s = time.monotonic() - begun
+    for name, count in asked:
+        assert cluster.front.finish(name, PATIENCE_S) == continuation(PROMPT, count)
+        assert cluster.front.finish_reason(name) == wire.LENGTH
+    assert cluster.front.generate(PROMPT) == continuation(PROMPT, 16)
+    cluster.engine(victim).heal()
+    cluster.until(cluster.all_warm, PATIENCE_S)
+    assert cluster.instance(victim).generation == generation, "it is the same engine"
+    cluster.until(cluster.nothing_is_left, 2.0 + SLACK_S)
+    assert cluster.store.misread == []
+    for _ in range(4):
+        assert cluster.front.generate(PROMPT) == continuation(PROMPT, 16)
+    assert any(victim in line for line in cluster.events()), told_s
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("victim", ["p0", "d0"], ids=["prefill core", "decode core"])
+def test_connections_that_are_reset_are_made_again_and_every_request_is_answered(
+    cluster: Holes, victim: str, phase: str
+) -> None:
+    asked = under_way(cluster, victim, phase)
+    generation = cluster.instance(victim).generation
+    cluster.engine(victim).reset()
+    for engine in cluster.engines.values():
+        engine.behaviour.frozen = False
+    for name, count in asked:
+        assert cluster.front.finish(name, PATIENCE_S) == continuation(PROMPT, count)
+    cluster.until(cluster.all_warm, PATIENCE_S)
+    assert cluster.instance(victim).generation == generation
+    cluster.until(cluster.nothing_is_left, 2.0 + SLACK_S)
+    assert cluster.store.misread == []
+    assert cluster.front.generate(PROMPT) == continuation(PROMPT, 16)
+
+
+def test_e02_a_black_hole_of_the_last_decode_engine_ends_in_errors_and_heals(
+    tmp_path: Path,
+) -> None:
+    cluster = Holes(tmp_path, 1, 1, interval_s=INTERVAL_S)
+    try:
+        cluster.up()
+        asked = under_way(cluster, "d0", "mid-stream")
+        cluster.engine("d0").black_hole()
+        for name, _ in asked:
+            tokens = cluster.front.finish(name, PATIENCE_S)
+            assert cluster.front.finish_reason(name) == wire.ERROR
+            assert tokens == continuation(PROMPT, len(tokens))
+        refused = cluster.front.add(PROMPT)
+        cluster.front.finish(refused, LIMIT_S + 1 + SLACK_S)
+        assert cluster.front.finish_reason(refused) == wire.ERROR
+        cluster.engine("d0").heal()
+        cluster.until(cluster.all_warm, PATIENCE_S)
+        cluster.until(cluster.nothing_is_left, 2.0 + SLACK_S)
+        assert cluster.front.generate(PROMPT) == continuation(PROMPT, 16)
+        added = [r.request_id for r in cluster.engine("d0").added]
+        assert len(added) == len(set(added)), "nothing was sent twice"
+    finally:
+        cluster.close()
