@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,7 +23,7 @@ from vdisagg.launch.down import down_found
 from vdisagg.launch.lookout import Lookout
 from vdisagg.launch.nodes import Nodes
 from vdisagg.launch.up import up
-from vdisagg.plan.model import Node, Secret, Ssh
+from vdisagg.plan.model import Node, Restart, Secret, Ssh
 
 if TYPE_CHECKING:
     from tests.launch.conftest import Cluster
@@ -182,6 +184,44 @@ def test_e04_an_engine_that_the_controller_hears_needs_no_ssh_to_become_ready(
     spread.up()
     cutting.join()
     assert spread.observe("p0").state == "running"
+
+
+def test_an_engine_on_another_node_is_mended_there(
+    spread: Cluster, wait_until: Callable[..., None]
+) -> None:
+    spread.restart = Restart(limit=0)
+    spread.up()
+    before = {name: spread.observe(name).pid for name in ("controller", "p0", "d0", "front-end")}
+    os.kill(before["p0"] or 0, signal.SIGKILL)
+    wait_until(lambda: spread.observe("p0").gave_up)
+    assert spread.up().restarted == ("p0",)
+    after = {name: spread.observe(name).pid for name in before}
+    assert {name for name in before if before[name] != after[name]} == {"p0"}
+    assert spread.status().healthy
+
+
+def test_an_engine_on_another_node_is_restarted_by_its_guard_there(
+    spread: Cluster, wait_until: Callable[..., None]
+) -> None:
+    spread.restart = Restart()
+    spread.up()
+    os.kill(spread.observe("p0").pid or 0, signal.SIGKILL)
+    wait_until(lambda: spread.observe("p0").generation == 2)
+    wait_until(lambda: spread.status().healthy)
+    assert spread.up().already
+
+
+def test_a_cluster_with_a_node_that_cannot_be_seen_is_not_mended(
+    spread: Cluster, hosts: Hosts
+) -> None:
+    spread.up()
+    before = {name: spread.observe(name).pid for name in ("controller", "d0", "front-end")}
+    hosts.cut("n1.example")
+    with pytest.raises(Failure, match=r"(?s)cluster demo cannot be seen:.*p0 on n1.*down --name"):
+        spread.up()
+    hosts.heal("n1.example")
+    assert {name: spread.observe(name).pid for name in before} == before
+    assert spread.up().already
 
 
 def test_status_says_why_a_node_is_unreachable_and_shows_the_rest(
