@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from fakes.messages import GREEDY, abort, add, handle, outputs, prefilled, request, sends
+from fakes.ways import FakeWays
 from vdisagg.control import wire
 from vdisagg.control.actions import Action, Beat, Miss, Note, Pair, Reply
-from vdisagg.control.dispatch import MAX_ID, Dispatch
-from vdisagg.control.dummies import nudge_request, probe_request, release_request
+from vdisagg.control.dispatch import MAX_ID, Dispatch, Limits
+from vdisagg.control.dummies import alone_request, nudge_request, probe_request, release_request
 from vdisagg.control.flight import PROBE
 from vdisagg.control.handover import Nixl
 from vdisagg.control.routing import FewestInFlight
@@ -21,9 +22,12 @@ LIMIT_S = 30.0
 class Desk:
     """A Dispatch whose links a test can change; sequence numbers of legs count from 1."""
 
-    def __init__(self, *links: Pair) -> None:
+    def __init__(self, *links: Pair, alone: bool = False) -> None:
+        """`alone`: whether decode engines may compute prompts themselves."""
         self.links: list[Pair] = list(links or [("p0", "d0")])
-        self.dispatch = Dispatch(Nixl(), FewestInFlight(), lambda: self.links, 0, LIMIT_S)
+        self.ways = FakeWays(lambda: self.links)
+        limits = Limits(request_s=LIMIT_S, handover_s=10.0, lease_s=30.0, decode_alone=alone)
+        self.dispatch = Dispatch(Nixl(), FewestInFlight(), self.ways, 0, limits)
 
     def started(self, name: str = "r", now: float = 1.0, **sampling: Any) -> Desk:
         """With a request under way on its first leg."""
@@ -272,7 +276,7 @@ def test_what_an_engine_still_says_of_an_aborted_request_reaches_nobody() -> Non
 def test_an_abandoned_leg_is_forgotten_when_its_lease_has_ended() -> None:
     desk = Desk().started()
     desk.dispatch.abort(0, ["r"], now=2.0)
-    desk.dispatch.tick(now=62.0, probe_limit_s={})
+    desk.dispatch.tick(now=62.0)
     assert desk.hear("p0", prefilled("p:1:0:r"), now=62.0) == []
 
 
@@ -300,6 +304,7 @@ def test_a_front_end_that_goes_takes_its_requests_along_and_leaves_the_probes() 
 
 @pytest.mark.parametrize("reason", [wire.ERROR, wire.ABORTED])
 def test_c04_prefills_failure_is_the_clients_and_decode_never_hears_of_it(reason: int) -> None:
+    """With no other link, and decode not to compute prompts, there is nowhere else to go."""
     desk = Desk().started()
     missed = wire.raw(["hash"])
     output = wire.Output("p:1:0:r", [], finish_reason=reason, mm_cache_miss_hashes=missed)
@@ -324,7 +329,8 @@ def test_decodes_failure_ends_the_request_and_is_a_miss_of_the_link() -> None:
     assert desk.hear("d0", wire.Output("d:2:0:r", [], finish_reason=wire.ABORTED)) == [
         Note("d0", f"request r: {what}"),
         Miss(("p0", "d0"), False, what),
-        Reply(0, [error("r")], timestamp=50.0),
+        Note("request", f"r: {what}"),
+        Reply(0, [error("r")], 0.0),
     ]
     assert (desk.loads, desk.dispatch.counts.failed) == ({}, 1)
 
@@ -342,7 +348,7 @@ def test_a_greedy_request_compares_prefills_token_with_decodes(
     sampling: dict[str, Any], token: int, matched: bool | None
 ) -> None:
     desk = Desk().decoding(**sampling)
-    beat, _ = desk.hear("d0", wire.Output("d:2:0:r", [token]))
+    beat, *_ = desk.hear("d0", wire.Output("d:2:0:r", [token]))
     assert beat == Beat(("p0", "d0"), 2.0, False, matched)
 
 
@@ -403,8 +409,9 @@ def test_the_death_of_decode_with_a_handle_unread_releases_it_through_another() 
     desk = Desk(*BOTH).decoding()
     desk.links.remove(("p0", "d0"))
     actions = desk.dispatch.instance_lost("d0", "dead", now=3.0)
-    assert sends(actions) == [("d1", "ADD r:3:-1:d1"), ("d1", "ADD n:4:-1:d1")]
-    assert [a for a in actions if isinstance(a, Reply)] == [Reply(0, [error("r")], 0.0)]
+    again, *release = sends(actions)
+    assert again == ("p0", "ADD p:3:0:r"), "a handle is read by one decode engine, and no other"
+    assert release == [("d1", "ADD r:4:-1:d1"), ("d1", "ADD n:5:-1:d1")]
     assert desk.dispatch.instance_lost("d0", "dead", now=3.0) == [], "once"
 
 
@@ -418,10 +425,10 @@ def test_an_engine_that_comes_back_stops_what_nobody_waits_for() -> None:
     desk = Desk(*BOTH).decoding()
     desk.links.remove(("p0", "d0"))
     lost = desk.dispatch.instance_lost("d0", "cut", now=3.0, may_return=True)
-    assert sends(lost) == [], "it may have read the handle, or be about to"
+    assert sends(lost) == [("p0", "ADD p:3:0:r")], "it may have read the handle, or be about to"
     assert desk.dispatch.instance_back("d0", now=4.0) == [
         abort("d0", "d:2:0:r"),
-        nudge("d0", 3, 4.0),
+        nudge("d0", 4, 4.0),
     ]
     assert desk.dispatch.instance_lost("d0", "dead", now=5.0) == []
 
@@ -431,7 +438,7 @@ def test_an_engine_that_does_not_come_back_has_its_handles_released_then() -> No
     desk.links.remove(("p0", "d0"))
     desk.dispatch.instance_lost("d0", "cut", now=3.0, may_return=True)
     actions = desk.dispatch.instance_lost("d0", "dead", now=8.0)
-    assert sends(actions) == [("d1", "ADD r:3:-1:d1"), ("d1", "ADD n:4:-1:d1")]
+    assert sends(actions) == [("d1", "ADD r:4:-1:d1"), ("d1", "ADD n:5:-1:d1")]
 
 
 def test_the_death_of_an_engine_is_the_end_of_its_nudge() -> None:
@@ -452,10 +459,11 @@ def test_a_leg_without_output_within_the_limit_fails_its_request(
     stage: str, leg: str, at: str
 ) -> None:
     desk = Desk()
+    desk.ways.full_ones = {"d0"}  # a decode leg that has no room is no transfer that hangs
     getattr(desk, stage)()
     began = 1.0 if stage == "started" else 2.0
-    assert desk.dispatch.tick(now=began + LIMIT_S, probe_limit_s={}) == []
-    actions = desk.dispatch.tick(now=began + LIMIT_S + 0.1, probe_limit_s={})
+    assert desk.dispatch.tick(now=began + LIMIT_S) == []
+    actions = desk.dispatch.tick(now=began + LIMIT_S + 0.1)
     assert actions[0] == abort(at, leg)
     assert len(sends(actions)) == (1 if stage == "started" else 2)
     name = "prefill" if stage == "started" else "decode"
@@ -469,7 +477,7 @@ def test_a_leg_without_output_within_the_limit_fails_its_request(
 def test_a_leg_that_has_begun_may_take_as_long_as_it_likes() -> None:
     desk = Desk().decoding()
     desk.hear("d0", wire.Output("d:2:0:r", [7]))
-    assert desk.dispatch.tick(now=1e6, probe_limit_s={}) == []
+    assert desk.dispatch.tick(now=1e6) == []
 
 
 # -- probes -------------------------------------------------------------------------------------
@@ -515,17 +523,43 @@ def test_the_death_of_either_end_is_a_miss(name: str) -> None:
     assert not any(isinstance(action, Reply) for action in actions)
 
 
-def test_a_probe_has_the_limit_of_its_link_for_the_whole_way() -> None:
+def test_a_probe_that_is_late_is_ended_and_a_miss() -> None:
     desk = probing()
-    limits = {("p0", "d0"): 5.0}
+    assert desk.dispatch.probes() == {("p0", "d0"): ("p0", 1.0)}
     desk.hear("p0", prefilled("p:1:-1:p0-d0"), now=3.0)
     desk.hear("d0", wire.Output("d:2:-1:p0-d0", [7]), now=4.0)
-    assert desk.dispatch.tick(now=6.0, probe_limit_s=limits) == []
-    reason = "no output of its decode leg on d0 within 5 s"
-    assert desk.dispatch.tick(now=6.1, probe_limit_s=limits) == [
+    assert desk.dispatch.probes() == {("p0", "d0"): ("d0", 3.0)}
+    assert desk.dispatch.end_probe(("p0", "d1"), now=9.0) == []
+    assert desk.dispatch.end_probe(("p0", "d0"), now=9.0) == [
         abort("d0", "d:2:-1:p0-d0"),
-        Miss(("p0", "d0"), True, reason),
+        Miss(("p0", "d0"), True, "no end of its decode leg on d0 within 6.0 s"),
     ]
+    assert (desk.loads, desk.dispatch.probes()) == ({}, {})
+
+
+PROOF = alone_request("p0-d0", [1] * 20, max_tokens=2, salt="salt", now=0.0)
+
+
+@pytest.mark.parametrize(
+    ("alone", "reason"), [([7, 8], ""), ([7, 9], "token 2"), ([6, 8], "token 1")]
+)
+def test_a_proof_compares_what_came_over_the_link_with_what_decode_computes_alone(
+    alone: list[int], reason: str
+) -> None:
+    desk = Desk()
+    desk.dispatch.probe(("p0", "d0"), PROBE_REQUEST, now=1.0, proof=PROOF)
+    desk.hear("p0", prefilled("p:1:-1:p0-d0"), now=2.0)
+    last = wire.Output("d:2:-1:p0-d0", [7, 8], finish_reason=wire.LENGTH)
+    actions = desk.hear("d0", last, now=4.0)
+    assert sends(actions) == [("d0", "ADD w:3:-1:p0-d0")]
+    desk.hear("d0", wire.Output("w:3:-1:p0-d0", alone[:1]), now=5.0)
+    last = wire.Output("w:3:-1:p0-d0", alone[1:], finish_reason=wire.LENGTH)
+    (beat,) = desk.hear("d0", last, now=6.0)
+    assert isinstance(beat, Beat)
+    assert (beat.latency_s, beat.probe, beat.proof) == (3.0, True, True)
+    assert beat.matched is (reason == "")
+    assert reason in beat.reason
+    assert desk.loads == {}
 
 
 def test_a_probe_that_decode_fails_is_a_miss() -> None:

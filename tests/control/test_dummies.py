@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from vdisagg.control.dummies import probe_size
+from vdisagg.control import wire
+from vdisagg.control.dummies import alone_request, probe_request, probe_size
 
 
 @pytest.mark.parametrize("canary_tokens", [2, 8, 1024])
@@ -26,3 +27,19 @@ def test_a_probe_never_exceeds_the_longest_request(max_model_len: int, canary_to
     assert length >= 1
     assert tokens >= 2
     assert length + tokens <= max_model_len
+
+
+def test_a_probe_comes_after_everybody_else() -> None:
+    probe = probe_request("p0-d0", [7, 8], max_tokens=8, salt="a", now=1.0)
+    assert probe.priority == 2**31 - 1
+    assert (probe.cache_salt, probe.sampling_params) == (
+        "a",
+        {"temperature": 0.0, "max_tokens": 8, "ignore_eos": True},
+    )
+
+
+def test_what_decode_computes_alone_is_the_same_with_the_likeliest_tokens_shown() -> None:
+    probe = probe_request("p0-d0", [7, 8], max_tokens=8, salt="a", now=1.0)
+    alone = alone_request("p0-d0", [7, 8], max_tokens=8, salt="b", now=1.0)
+    assert alone.sampling_params == {**(probe.sampling_params or {}), "logprobs": 2}
+    assert (alone.prompt_token_ids, alone.cache_salt) == (wire.raw([7, 8]), "b")

@@ -109,9 +109,3 @@ def test_a_prompt_without_token_ids_is_not_eligible() -> None:
 )
 def test_tokens_that_end_an_answer(sampling: dict[str, Any], ends: bool) -> None:
     assert early.ends_answer(7, sampling) is ends
-
-
-def test_the_rest_is_the_prompt_and_the_token_with_one_less_to_come() -> None:
-    left, sampling = early.rest(request("r"), 7, PLAIN)
-    assert wire.decode_value(left.prompt_token_ids) == [11, 12, 13, 7]
-    assert sampling == {"temperature": 0.0, "max_tokens": 7}

@@ -30,7 +30,9 @@ TABLE = """
     draining   drained   stopped
     draining   lost      dead
     draining   died      dead
+    dead       launched  launching
     dead       hello     connected
+    dead       back      ready
     stopped    died      stopped
 """
 ROWS = [tuple(line.split()) for line in TABLE.strip().splitlines()]

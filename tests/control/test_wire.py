@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -92,6 +93,7 @@ def test_the_handshakes_messages_are_read() -> None:
     assert read.addresses == wire.Addresses(["a"], ["b"])
     ready = {"max_model_len": 9, "num_gpu_blocks": 8, "block_size": 7, "vllm_version": "0.32.0"}
     assert wire.decode_ready(wire.encode({**ready, "more": 1})) == wire.Ready(**ready)
+    assert wire.decode_ready(wire.encode({**ready, "max_num_seqs": 6})).max_num_seqs == 6
     assert wire.decode_utility(wire.encode((0, 7, "sleep", (1,)))) == (0, 7, "sleep", wire.raw([1]))
     assert wire.decode_ids(wire.encode(["a", "b"])) == ["a", "b"]
     assert wire.decode_result(wire.encode((None, [1]))) == (None, [1])
@@ -125,6 +127,51 @@ def test_another_type_is_a_protocol_error_too(decoder: str) -> None:
 def test_all_decoders_are_under_test() -> None:
     assert len(DECODERS) == 10
     assert all(inspect.isfunction(decoder) for decoder in DECODERS.values())
+
+
+def array(kind: str, shape: list[int], data: bytes | int) -> list[object]:
+    """An array as vLLM encodes it."""
+    inline = isinstance(data, bytes)
+    return [kind, shape, msgspec.msgpack.Ext(wire.ARRAY, data) if inline else data]
+
+
+IDS = struct.pack("<6i", 7, 7, 9, 8, 8, 5)
+LOGPROBS = struct.pack("<6f", -0.5, -0.5, -1.5, -0.25, -0.25, -2.0)
+TOP = [{7: -0.5, 9: -1.5}, {8: -0.25, 5: -2.0}]
+
+
+def test_log_probabilities_are_read_where_they_are_small() -> None:
+    ids, logprobs = array("<i4", [2, 3], IDS), array("<f4", [2, 3], LOGPROBS)
+    ranks = array("<i4", [2], struct.pack("<2i", 1, 1))
+    assert wire.top_logprobs(wire.raw([ids, logprobs, ranks, None]), []) == TOP
+
+
+def test_log_probabilities_are_read_where_they_are_in_frames_of_their_own() -> None:
+    ids, logprobs = array("<i8", [2, 3], 2), array("<f4", [2, 3], 3)
+    frames = [b"another's", struct.pack("<6q", 7, 7, 9, 8, 8, 5), LOGPROBS]
+    assert wire.top_logprobs(wire.raw([ids, logprobs, [], None]), frames) == TOP
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        None,
+        [],
+        7,
+        {"a": 1},
+        [[1], [0.5]],
+        [array("<i4", [2, 3], IDS), array("<f4", [3, 2], LOGPROBS)],
+        [array("<i4", [2, 3], IDS), array("<f4", [1, 3], LOGPROBS)],
+        [array("<i4", [2, 3], IDS), array("<f4", [2, 3], LOGPROBS[:-1])],
+        [array("<i4", [2, 3], IDS), array(">f4", [2, 3], LOGPROBS)],
+        [array("<i4", [6], IDS), array("<f4", [6], LOGPROBS)],
+        [array("<i4", [2, 0], b""), array("<f4", [2, 0], b"")],
+        [array("<i4", [2, 3], 1), array("<f4", [2, 3], 2)],
+        [array("<i4", [2, 3], "data"), array("<f4", [2, 3], 2)],  # type: ignore[arg-type]
+    ],
+)
+def test_log_probabilities_of_another_form_are_none(odd: object) -> None:
+    assert wire.top_logprobs(wire.raw(odd), []) == []
 
 
 def test_connector_statistics_count_events() -> None:

@@ -7,6 +7,7 @@ is held against frames recorded from the real engine (tests/control/test_recorde
 
 from __future__ import annotations
 
+import struct
 import threading
 import time
 import zlib
@@ -36,6 +37,32 @@ def continuation(prompt: Sequence[int], count: int) -> list[int]:
     return tokens[len(prompt) :]
 
 
+SURE, CLOSE = 3.0, 0.01
+"""Gaps between the log probabilities of the two likeliest tokens: ordinarily, and at a near tie."""
+
+
+def logprobs(tokens: Sequence[int], gap: float) -> msgspec.Raw:
+    """`new_logprobs` of one sampled token: with the two likeliest, as vLLM encodes small arrays.
+
+    `tokens`: the sampled one, then the likeliest ones.
+    """
+
+    def array(kind: str, code: str, values: Sequence[float], shape: list[int]) -> list[Any]:
+        return [kind, shape, msgspec.msgpack.Ext(wire.ARRAY, struct.pack(f"<{code}", *values))]
+
+    values = {token: -0.1 - gap * place for place, token in enumerate(tokens[1:])}
+    width = len(tokens)
+    rows = [1, width]
+    return wire.raw(
+        [
+            array("<i4", f"{width}i", tokens, rows),
+            array("<f4", f"{width}f", [values[token] for token in tokens], rows),
+            array("<i4", "i", [1 + tokens[1:].index(tokens[0])], [1]),
+            None,
+        ]
+    )
+
+
 @dataclass
 class KvStore:
     """What prefill engines hold for their peers: leg id → prompt. Thread-safe through the GIL."""
@@ -53,6 +80,7 @@ class _Job:
     prompt: list[int]
     tokens: list[int]
     remote_decode: bool
+    remote_prefill: bool = False
     first: bool = True
 
 
@@ -69,6 +97,13 @@ class Behaviour:
     """Requests that end in a finish reason of error."""
     lose_handle: bool = False
     """Prefill: finishes without transfer parameters."""
+    stall: Callable[[wire.AddRequest], bool] = lambda request: False
+    """Requests that get nowhere (a transfer that never ends), while the engine goes on with the others
+    and reports its statistics."""
+    near_tie: bool = False
+    """Two tokens are always as good as equal; decode takes the other one first after a transfer."""
+    max_num_seqs: int = 128
+    """Requests that run at once, the others wait. In the ready payload as well."""
 
 
 class FakeEngine:
@@ -197,7 +232,7 @@ class FakeEngine:
             "pipeline_parallel_size": 1,
             "decode_context_parallel_size": 1,
             "data_parallel_rank": 0,
-            "max_num_seqs": 128,
+            "max_num_seqs": self.behaviour.max_num_seqs,
             "max_num_batched_tokens": 4096,
             "instance_id": self.name,
             "supports_lora": False,
@@ -241,17 +276,26 @@ class FakeEngine:
         elif request.abort_immediately:
             return
         remote_decode = bool(transfer.get("do_remote_decode"))
-        self.running[request.request_id] = _Job(request, prompt, [], remote_decode)
+        remote_prefill = bool(transfer.get("do_remote_prefill"))
+        job = _Job(request, prompt, [], remote_decode, remote_prefill)
+        self.running[request.request_id] = job
 
     def _step(self) -> wire.Outputs | None:
         if not self.running:
             return None
         time.sleep(self.behaviour.step_s)
-        outputs = [self._advance(job) for job in list(self.running.values())]
+        jobs = list(self.running.values())
+        places = self.behaviour.max_num_seqs
+        waiting = len(jobs[places:])
+        moving = [job for job in jobs[:places] if not self.behaviour.stall(job.request)]
+        if not moving:
+            time.sleep(self.IDLE_MS / 1000)
+        outputs = [self._advance(job) for job in moving]
         for output in outputs:
             if output.finish_reason is not None:
                 self.running.pop(output.request_id, None)
-        stats = wire.SchedulerStats(len(self.running), 0, self.blocks_used / BLOCKS)
+        running = len(self.running) - waiting
+        stats = wire.SchedulerStats(running, waiting, self.blocks_used / BLOCKS)
         return wire.Outputs(outputs=outputs, scheduler_stats=stats, timestamp=time.monotonic())
 
     def _advance(self, job: _Job) -> wire.Output:
@@ -260,7 +304,13 @@ class FakeEngine:
         if self.behaviour.fail(job.request):
             output.finish_reason = wire.ERROR
             return output
-        token = next_token([*job.prompt, *job.tokens])
+        likeliest = next_token([*job.prompt, *job.tokens])
+        token = likeliest
+        if self.behaviour.near_tie and job.remote_prefill and job.first:
+            token = likeliest + 1
+        if sampling.get("logprobs"):
+            gap = CLOSE if self.behaviour.near_tie else SURE
+            output.new_logprobs = logprobs([token, likeliest, likeliest + 1], gap)
         job.tokens.append(token)
         output.new_token_ids = [token]
         if job.first:

@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from fakes.messages import handle, request
+from fakes.ways import FakeWays
 from vdisagg.control import wire
 from vdisagg.control.actions import Action, Pair, Reply, Send
-from vdisagg.control.dispatch import Dispatch
+from vdisagg.control.dispatch import Dispatch, Limits
 from vdisagg.control.handover import Nixl
 from vdisagg.control.routing import FewestInFlight
 
@@ -47,7 +48,10 @@ class World:
     def __init__(self, prefill: int = 1, decode: int = 1) -> None:
         self.engines = {f"p{i}": Engine() for i in range(prefill)}
         self.engines |= {f"d{i}": Engine() for i in range(decode)}
-        self.dispatch = Dispatch(Nixl(), FewestInFlight(), self.links, 0, 100.0)
+        ways = FakeWays(self.links)
+        ways.alone = []
+        limits = Limits(request_s=100.0, handover_s=100.0)
+        self.dispatch = Dispatch(Nixl(), FewestInFlight(), ways, 0, limits)
         self.held: dict[str, str] = {}
         self.read: Counter[str] = Counter()
         self.given_back: Counter[str] = Counter()
@@ -80,7 +84,7 @@ class World:
 
     def tick(self, now: float) -> None:
         """Deadlines pass."""
-        self._do(self.dispatch.tick(now=now, probe_limit_s={}))
+        self._do(self.dispatch.tick(now=now))
 
     def front_lost(self) -> None:
         """The front end goes, and wants no answer any more."""

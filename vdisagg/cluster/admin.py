@@ -48,9 +48,14 @@ class InstanceStatus(msgspec.Struct):
     kv_transfers: int = 0
     """Transfers that the engine's connector statistics have reported (decode side)."""
     kv_failures: int = 0
+    """Transfers, notifications and handshakes that its connector has reported as failed."""
+    kv_expiries: int = 0
+    """Leases of its KV blocks that ran out before anybody read them (prefill side)."""
     generation: int = 1
     stats_at: float | None = None
     """Unix time of those statistics. An idle engine sends none: `refresh` makes it."""
+    heard_at: float | None = None
+    """Unix time of its last message of any kind."""
 
 
 class LinkStatus(msgspec.Struct):
@@ -64,6 +69,15 @@ class LinkStatus(msgspec.Struct):
     """Unix time of the last success, user request or probe."""
     latency_s: float | None = None
     mismatches: int = 0
+    """Requests and probes whose tokens were not the same at both ends, or not decode's own."""
+    since: float = 0.0
+    """Unix time of the last change of state."""
+    missed: int = 0
+    """Probes in a row that have failed or took too long."""
+    failures: int = 0
+    """Users' requests and probes that have failed on it, since the controller started."""
+    proofs: int = 0
+    """Of a link that is down: proofs in a row that it has passed."""
     reason: str = ""
 
 

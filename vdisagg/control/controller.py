@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections import deque
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
@@ -13,66 +12,101 @@ from typing import Final
 import msgspec
 
 from vdisagg.cluster import admin
-from vdisagg.control import wire
+from vdisagg.control import saved, wire
 from vdisagg.control.actions import Action, Beat, Miss, Note, Pair, Reply, Send
 from vdisagg.control.admin_socket import AdminSocket
 from vdisagg.control.admission import Admission, admitted
-from vdisagg.control.dispatch import Dispatch
-from vdisagg.control.dummies import probe_request, probe_size
+from vdisagg.control.dispatch import Dispatch, Limits
+from vdisagg.control.dummies import alone_request, probe_request, probe_size
 from vdisagg.control.endpoint import Endpoint
 from vdisagg.control.fleet import Fleet
 from vdisagg.control.front import Front
 from vdisagg.control.handover import HANDOVERS
+from vdisagg.control.history import History
+from vdisagg.control.journal import Journal
 from vdisagg.control.lifecycle import SUSPECT_S, Signal
 from vdisagg.control.processes import ProcessWatch
 from vdisagg.control.routing import FewestInFlight
+from vdisagg.control.saved import Saved, SavedFront, SavedInstance
 from vdisagg.control.sockets import Sockets
 from vdisagg.control.utility import Answer, Calls
-from vdisagg.errors import ProtocolError
+from vdisagg.errors import Failure, ProtocolError
 from vdisagg.plan.model import Plan
 
 TICK_S: Final = 0.05
 """How often links are looked at; under load there are thousands of turns a second."""
 
 SWEEP_S: Final = 0.25
-EVENTS_KEPT: Final = 1000
+PAUSE_S: Final = 2.0
+"""Between two ticks: whoever finds himself so late was stopped, and others' silence proves nothing."""
+
 PROBE_TOKENS: Final = range(3, 250)
 """Token ids of probes: every vocabulary has them, and ids below are often special."""
 
+ADOPTABLE: Final = ("connected", "ready", "suspect", "draining")
+"""States of an instance in which an engine core has told us what it tells once only."""
+
+PURGE: Final[tuple[int, int, str, list[object]]] = (0, 0, "reset_prefix_cache", [])
+"""A utility call that nobody waits for: calls of the front end count from 1."""
+
 
 class Controller:
-    """Joins endpoints and the played engine. One thread, one loop; see `run`."""
+    """Joins endpoints and the played engine. One thread, one loop; see `run`.
+
+    A controller that finds the journal and the saved state of one before it, of the same run of the
+    cluster, goes on from there: engines and front end have noticed no more than broken connections.
+    """
 
     def __init__(
         self, plan: Plan, directory: Path, *, rng: random.Random, since: float = 0.0
     ) -> None:
         """Binds all endpoints; raises PlanConflict. `since`: Unix time when `up` began."""
+        now = time.monotonic()
         self._plan = plan
+        self._directory = directory
         self._rng = rng
+        self._since = since
         self._started = time.time()
-        self._to_unix = self._started - time.monotonic()
+        self._to_unix = self._started - now
         self._stopping = False
-        self._next_tick = 0.0
+        self._next_tick = now
         self._next_sweep = 0.0
-        self._events: deque[admin.Event] = deque(maxlen=EVENTS_KEPT)
+        self._unsaved = False
+        self._history = History.open(directory, run=since)
         self._ready_payloads: dict[str, bytes] = {}
         self._processes = ProcessWatch(plan, since=since)
         self._front_state: admin.FrontState = "waiting"
+        self._calls_due: list[tuple[int, bytes]] = []
         roles = {i.name: i.role for i in plan.instances}
-        self.fleet = Fleet.of(roles, plan.heartbeat, now=time.monotonic())
+        self.fleet = Fleet.of(roles, plan.heartbeat, now=now, rng=rng)
+        self._links: Sequence[Pair] = self.fleet.routable()
         self.dispatch = Dispatch(
             HANDOVERS[plan.connector],
             FewestInFlight(),
-            self.fleet.routable,
+            self.fleet,
             first_sequence=time.time_ns() // 1000,
-            request_timeout_s=plan.timeouts.request_s,
+            limits=Limits(
+                request_s=plan.timeouts.request_s,
+                handover_s=plan.timeouts.handover_s,
+                lease_s=plan.timeouts.lease_s,
+                decode_alone=plan.failover.decode_alone,
+            ),
         )
         self._calls = Calls()
-        self._sockets = Sockets()
+        self._sockets = Sockets(heartbeat_s=plan.heartbeat.limit_s)
         self._admission = Admission(self._sockets, admitted(plan), self._turned_away)
         self._endpoints = {i.name: Endpoint(self._sockets, i, self) for i in plan.instances}
         self._front = Front(self._sockets, plan.front_end.handshake, self)
         self._admin = AdminSocket(self._sockets, directory, self._asked)
+        self._journal = Journal.open(directory)
+        self._faults: set[str] = set()
+        before = saved.read(
+            directory, created=since, say=lambda text: self._log("controller", text)
+        )
+        if before is None:
+            self._journal.reset()
+        else:
+            self._go_on(before, now=now)
 
     def run(self) -> None:
         """Serve until `stop`."""
@@ -84,6 +118,7 @@ class Controller:
         finally:
             self._admin.close()
             self._sockets.close()
+            self._journal.close()
 
     def stop(self) -> None:
         """End `run` within a turn; may be called by a signal handler."""
@@ -92,36 +127,115 @@ class Controller:
     def _turned_away(self, what: str, address: str) -> None:
         self._log(what, f"turned away {address}, which is no node's address (data_ip)")
 
+    # -- what an earlier controller has left --------------------------------------------------
+
+    def _go_on(self, before: Saved, *, now: float) -> None:
+        """Take up engines, front end and requests where the controller before us was killed."""
+        for name, instance in before.instances.items():
+            ready = None
+            if instance.ready is not None:
+                ready = wire.decode_ready(instance.ready)
+                self._ready_payloads[name] = instance.ready
+                self._endpoints[name].restore(instance.ready)
+            self.fleet.restore(name, instance.generation, ready, now=now)
+        for pair in before.links:
+            self.fleet.restore_link(pair, now=now)
+        left = self._journal.recalled()
+        what = f"taking over from an earlier controller: requests under way: {len(left.requests)}"
+        self._log("controller", what)
+        if before.front is None or not left.received:
+            # Without the journal we can't know what that front end has been told.
+            self._journal.reset()
+            return
+        addresses = wire.Addresses(before.front.inputs, before.front.outputs)
+        count = range(len(addresses.inputs))
+        self._front.attach(addresses, [self._journal.received(api) for api in count])
+        self._calls_due = list(left.calls)
+        for request in left.requests:
+            try:
+                asked = wire.decode_add(request.payload)
+            except ProtocolError as exc:
+                self._do(self.dispatch.refuse(request.api, request.request_id, str(exc)))
+                continue
+            self._do(
+                self.dispatch.adopt(
+                    request.api,
+                    asked,
+                    request.frames,
+                    request.emitted,
+                    begun=request.begun,
+                    now=now,
+                )
+            )
+
+    def _save(self) -> None:
+        """What a controller after us needs to know, apart from the journal."""
+        self._unsaved = False
+        addresses = self._front.addresses if self._front_state == "attached" else None
+        state = Saved(
+            created=self._since,
+            front=SavedFront(addresses.inputs, addresses.outputs) if addresses else None,
+            instances={
+                engine.name: SavedInstance(
+                    generation=engine.life.generation,
+                    ready=self._ready_payloads.get(engine.name),
+                    state=engine.life.state,
+                )
+                for engine in self.fleet.engines.values()
+                if engine.life.state in ADOPTABLE
+            },
+            links=list(self.fleet.routable()),
+        )
+        try:
+            saved.write(self._directory, state)
+        except Failure as exc:
+            self._say_once(str(exc))
+
+    def _say_once(self, fault: str) -> None:
+        if fault and fault not in self._faults:
+            self._faults.add(fault)
+            self._log(
+                "controller", f"{fault}; a controller after this one could not go on from here"
+            )
+
     # -- what engines say (EngineEvents) ------------------------------------------------------
 
     def engine_hello(self, name: str) -> None:
         """See EngineEvents."""
         state = self.fleet.engines[name].life.state
         self._signal(name, Signal.LAUNCHED)
-        if state in ("ready", "suspect", "draining"):
+        if state in ("ready", "suspect", "draining", "dead"):
             self._lose(name, "a new engine core took its place")
+        self._ready_payloads.pop(name, None)
         self._signal(name, Signal.HELLO)
+        self._save()
 
     def engine_ready(self, name: str, payload: bytes, ready: wire.Ready) -> None:
         """See EngineEvents."""
         self._ready_payloads[name] = payload
         self.fleet.engines[name].ready = ready
         self._signal(name, Signal.READY)
+        self._save()
 
     def engine_outputs(self, name: str, message: wire.Outputs, frames: Sequence[bytes]) -> None:
         """See EngineEvents."""
+        now = time.monotonic()
+        if self.fleet.heard(name, now=now):
+            self.engine_back(name)
         if message.scheduler_stats is not None:
-            self.fleet.engines[name].note(message.scheduler_stats, now=time.monotonic())
+            self.fleet.engines[name].note(message.scheduler_stats, now=now)
         if message.utility_output is not None:
             self._answer(self._calls.answered(name, message.utility_output))
         if message.outputs:
-            self._do(self.dispatch.outputs(name, message, frames, now=time.monotonic()))
+            self._do(self.dispatch.outputs(name, message, frames, now=now))
         if not self.dispatch.in_flight[name]:
             self._endpoints[name].rest()
 
     def engine_lost(self, name: str) -> None:
         """See EngineEvents."""
-        reason = "its connections are gone"
+        self._suspect(name, "its connections are gone")
+
+    def _suspect(self, name: str, reason: str) -> None:
         self._signal(name, Signal.LOST, reason)
         self._lose(name, reason, may_return=True)
 
@@ -130,9 +244,14 @@ class Controller:
         if self.fleet.engines[name].life.takes(Signal.BACK):
             self._signal(name, Signal.BACK)
             self._do(self.dispatch.instance_back(name, now=time.monotonic()))
+            self._follow_links()
 
     def engine_dead(self, name: str, reason: str) -> None:
         """See EngineEvents."""
+        self._endpoints[name].forget()
+        self._give_up(name, reason)
+
+    def _give_up(self, name: str, reason: str) -> None:
         self._signal(name, Signal.DIED, reason)
         self._lose(name, reason)
 
@@ -142,19 +261,23 @@ class Controller:
         """See FrontEvents."""
         self._front_state = "attached"
         self._log("front", f"attached, API servers: {api_servers}")
+        self._save()
+
+    def front_resumed(self, api: int, last: int) -> None:
+        """See FrontEvents."""
+        for seq, payload, frames in self._journal.outputs_after(api, last):
+            self._front.send(api, payload, frames, seq=seq)
 
     def front_message(self, api: int, kind: bytes, payload: bytes, frames: Sequence[bytes]) -> None:
         """See FrontEvents."""
         now = time.monotonic()
+        self._journal.input(api, kind, payload, frames)
         if kind == wire.ADD:
             self._add(api, payload, frames, now=now)
         elif kind == wire.ABORT:
             self._do(self.dispatch.abort(api, wire.decode_ids(payload), now=now))
         elif kind == wire.UTILITY:
-            ready = (e.name for e in self.fleet.engines.values() if e.life.routable)
-            sends, answers = self._calls.call(api, payload, ready)
-            self._do(sends)
-            self._answer(answers)
+            self._call(api, payload)
 
     def _add(self, api: int, payload: bytes, frames: Sequence[bytes], *, now: float) -> None:
         try:
@@ -164,6 +287,12 @@ class Controller:
             self._do(self.dispatch.refuse(api, front_id, str(exc)))
         else:
             self._do(self.dispatch.add(api, request, frames, now=now))
+
+    def _call(self, api: int, payload: bytes) -> None:
+        ready = (e.name for e in self.fleet.engines.values() if e.life.routable)
+        sends, answers = self._calls.call(api, payload, ready)
+        self._do(sends)
+        self._answer(answers)
 
     def front_fault(self, reason: str) -> None:
         """See FrontEvents."""
@@ -175,26 +304,67 @@ class Controller:
         self._log("front", "its connections are gone")
         self._front.hang_up()
         self._calls.forget()
+        self._calls_due.clear()
+        self._journal.reset()
         self._do(self.dispatch.front_lost(now=time.monotonic()))
+        self._save()
 
     # -- time ---------------------------------------------------------------------------------
 
     def _tick(self, now: float) -> None:
         if now < self._next_tick:
             return
+        pause = now - self._next_tick
         self._next_tick = now + TICK_S
-        for pair in self.fleet.due(now=now):
-            self._probe(pair, now)
+        if pause > PAUSE_S:
+            self._log("controller", f"was stopped for {pause:.1f} s")
+            self.fleet.paused(pause)
+            self.dispatch.paused(pause)
+        for pair, proof in self.fleet.due(now=now):
+            self._probe(pair, proof, now)
         self._dial_front()
-        if now < self._next_sweep:
-            return
-        self._next_sweep = now + SWEEP_S
+        self._front.tick(now)
+        if now >= self._next_sweep:
+            self._next_sweep = now + SWEEP_S
+            self._sweep(now)
+
+    def _sweep(self, now: float) -> None:
         self._look_at_processes()
-        limits = self.fleet.probe_limits_s()
-        self._do(self.dispatch.tick(now=now, probe_limit_s=limits))
+        for pair in self.fleet.late(now=now, probes=self.dispatch.probes()):
+            self._do(self.dispatch.end_probe(pair, now=now))
+        for name, reason in self.fleet.silent(now=now, waiting_since=self.dispatch.waiting_since()):
+            self._suspect(name, reason)
         for engine in self.fleet.engines.values():
             if engine.life.state == "suspect" and now - engine.life.since > SUSPECT_S:
-                self.engine_dead(engine.name, engine.life.reason)
+                self._give_up(engine.name, engine.life.reason)
+        self._tell(self.fleet.tick(now=now))
+        self._follow_links()
+        self._do(self.dispatch.tick(now=now))
+        self._journal.tidy()
+        self._say_once(self._journal.fault)
+        if self._calls_due and self.fleet.routable():
+            due, self._calls_due = self._calls_due, []
+            for api, payload in due:
+                self._call(api, payload)
+        if self._unsaved:
+            self._save()
+
+    def _follow_links(self) -> None:
+        """What changes when links come and go."""
+        links = self.fleet.routable()
+        if links is self._links:
+            return
+        gone = [pair for pair in self._links if pair not in links]
+        self._links = links
+        self._unsaved = True
+        now = time.monotonic()
+        for pair in gone:
+            link = self.fleet.links[pair]
+            because = f": {link.reason}" if link.reason else ""
+            reason = f"link {'→'.join(pair)} is {link.state}{because}"
+            self._do(self.dispatch.link_lost(pair, reason, now=now))
+        self._do(self.dispatch.links_changed(now=now))
+        self._front.health(bool(links), "" if links else self.fleet.why_no_link())
 
     def _dial_front(self) -> None:
         """The front end gets its engine when there is a working link: then HTTP opens."""
@@ -209,49 +379,67 @@ class Controller:
 
     def _look_at_processes(self) -> None:
         for name in self._processes.started():
-            self._signal(name, Signal.LAUNCHED)
+            if name in self.fleet.engines:
+                self._signal(name, Signal.LAUNCHED)
         for name, reason in self._processes.ended():
-            if self.fleet.engines[name].life.takes(Signal.DIED):
+            if name not in self.fleet.engines:
+                self._log(name, reason)
+            elif self.fleet.engines[name].life.takes(Signal.DIED):
                 self.engine_dead(name, reason)
 
-    def _probe(self, pair: Pair, now: float) -> None:
+    def _probe(self, pair: Pair, proof: bool, now: float) -> None:
         ends = [ready for name in pair if (ready := self.fleet.engines[name].ready) is not None]
         length, tokens = probe_size(
-            block_size=max((end.block_size for end in ends), default=16),
-            max_model_len=min((end.max_model_len for end in ends), default=512),
+            block_size=max(end.block_size for end in ends),
+            max_model_len=min(end.max_model_len for end in ends),
             canary_tokens=self._plan.heartbeat.canary_tokens,
         )
-        request = probe_request(
-            f"{pair[0]}-{pair[1]}",
-            self._rng.choices(PROBE_TOKENS, k=length),
-            max_tokens=tokens,
-            salt=f"{self._rng.getrandbits(64):016x}",
-            now=time.time(),
-        )
-        self._do(self.dispatch.probe(pair, request, now=now))
+        name = "-".join(pair)
+        prompt = self._rng.choices(PROBE_TOKENS, k=length)
+        salts = [f"{name}-{self._rng.getrandbits(64):x}" for _ in range(2)]
+        request = probe_request(name, prompt, max_tokens=tokens, salt=salts[0], now=now)
+        alone = None
+        if proof:
+            alone = alone_request(name, prompt, max_tokens=tokens, salt=salts[1], now=now)
+        self._do(self.dispatch.probe(pair, request, now=now, proof=alone))
 
     # -- carrying actions out -----------------------------------------------------------------
 
     def _do(self, actions: Iterable[Action]) -> None:
-        now = time.monotonic()
         for action in actions:
-            match action:
-                case Send(instance, kind, payload, frames):
-                    if not self._endpoints[instance].send(kind, payload, frames):
-                        self._undelivered(instance)
-                case Reply(api, outputs, timestamp, frames, weight_version):
-                    message = wire.Outputs(
-                        outputs=outputs,
-                        timestamp=timestamp or now,
-                        weight_version=weight_version,
-                    )
-                    self._front.send(api, wire.encode(message), frames)
-                case Beat():
-                    self._tell(self.fleet.beat(action, now=now))
-                case Miss():
-                    self._tell(self.fleet.miss(action, now=now))
-                case Note():
-                    self._tell([action])
+            if isinstance(action, Reply):
+                self._reply(action)
+            elif isinstance(action, Send):
+                self._send(action)
+            elif isinstance(action, Beat):
+                self._beat(action)
+            elif isinstance(action, Miss):
+                self._tell(self.fleet.miss(action, now=time.monotonic()))
+                self._follow_links()
+            else:
+                self._tell([action])
+
+    def _send(self, action: Send) -> None:
+        endpoint = self._endpoints[action.instance]
+        if not endpoint.send(action.kind, action.payload, action.frames):
+            self._undelivered(action.instance)
+
+    def _beat(self, beat: Beat) -> None:
+        self._tell(self.fleet.beat(beat, now=time.monotonic()))
+        if beat.matched is False:  # what decode has read may be wrong, and lies in its cache now
+            self._send(Send(beat.link[1], wire.UTILITY, wire.encode(PURGE)))
+        self._follow_links()
+
+    def _reply(self, reply: Reply) -> None:
+        message = wire.Outputs(
+            outputs=reply.outputs,
+            timestamp=reply.timestamp or time.monotonic(),
+            weight_version=reply.weight_version,
+        )
+        self._say(reply.api, wire.encode(message), reply.frames)
+
+    def _say(self, api: int, payload: bytes, frames: Sequence[bytes] = ()) -> None:
+        self._front.send(api, payload, frames, seq=self._journal.output(api, payload, frames))
 
     def _undelivered(self, name: str) -> None:
         """No engine was there to be sent to. One that is only just loading is not lost by that."""
@@ -264,7 +452,7 @@ class Controller:
     def _answer(self, answers: Iterable[Answer]) -> None:
         for answer in answers:
             message = wire.Outputs(timestamp=time.monotonic(), utility_output=answer.output)
-            self._front.send(answer.api, wire.encode(message))
+            self._say(answer.api, wire.encode(message))
 
     def _signal(self, name: str, signal: Signal, reason: str = "") -> None:
         self._tell(self.fleet.signal(name, signal, now=time.monotonic(), reason=reason))
@@ -273,6 +461,7 @@ class Controller:
         now = time.monotonic()
         self._do(self.dispatch.instance_lost(name, reason, now=now, may_return=may_return))
         self._answer(self._calls.lost(name))
+        self._follow_links()
 
     def _tell(self, notes: Iterable[Note]) -> None:
         for note in notes:
@@ -280,26 +469,27 @@ class Controller:
 
     def _log(self, subject: str, what: str) -> None:
         at = time.time()
-        self._events.append(admin.Event(at, subject, what))
+        self._history.add(at, subject, what)
         stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
         print(f"{stamp} {subject}: {what}", flush=True)
 
     # -- the admin API ------------------------------------------------------------------------
 
-    def _asked(self, op: str) -> object:
-        if op == "status":
+    def _asked(self, request: admin.Request) -> object:
+        if request.op == "status":
             return self.status()
-        if op == "events":
-            return admin.Events(list(self._events))
-        if op == "probe":
+        if request.op == "events":
+            return self._history.after(request.after)
+        if request.op == "probe":
             self.fleet.beat_now(now=time.monotonic())
             return admin.Done()
-        if op == "refresh":
+        if request.op == "refresh":
             for engine in self.fleet.engines.values():
                 if engine.life.routable:
                     self._do(self.dispatch.nudge(engine.name, now=time.monotonic()))
             return admin.Done()
-        return admin.Refused(f"unknown operation {op!r}; known: {', '.join(admin.OPERATIONS)}")
+        known = ", ".join(admin.OPERATIONS)
+        return admin.Refused(f"unknown operation {request.op!r}; known: {known}")
 
     def status(self) -> admin.ControllerStatus:
         """What `vdisagg status` shows."""
@@ -316,6 +506,9 @@ class Controller:
                 finished=counts.finished,
                 failed=counts.failed,
                 aborted=counts.aborted,
+                redone=counts.redone,
+                continued=counts.continued,
+                alone=counts.alone,
                 output_tokens=counts.output_tokens,
                 handles_held=self.dispatch.handles_held,
             ),

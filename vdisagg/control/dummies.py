@@ -15,6 +15,13 @@ ONE_TOKEN: Final[Params] = {"temperature": 0.0, "max_tokens": 1, "ignore_eos": T
 LEAST_ANSWER: Final = 2
 """Tokens: a request for one takes no decode leg."""
 
+PROBE_PRIORITY: Final = 2**31 - 1
+"""Later than anybody's (lower goes first). An engine core that schedules by arrival ignores it; it is
+the API server that refuses a priority there."""
+
+TOP: Final = 2
+"""Log probabilities that a computation alone is to show: enough to see a near tie."""
+
 DUMMY: Final = wire.AddRequest(
     request_id="",
     prompt_token_ids=wire.raw([0]),
@@ -69,4 +76,15 @@ def probe_request(
         sampling_params={**ONE_TOKEN, "max_tokens": max_tokens},
         cache_salt=salt,
         arrival_time=now,
+        priority=PROBE_PRIORITY,
     )
+
+
+def alone_request(
+    request_id: str, tokens: Sequence[int], *, max_tokens: int, salt: str, now: float
+) -> wire.AddRequest:
+    """The same for the decode engine alone, to hold a probe's answer against: it shows the likeliest
+    tokens. `salt` must be another than the probe's: what that one has read lies in the prefix cache."""
+    probe = probe_request(request_id, tokens, max_tokens=max_tokens, salt=salt, now=now)
+    sampling = {**(probe.sampling_params or {}), "logprobs": TOP}
+    return msgspec.structs.replace(probe, sampling_params=sampling)

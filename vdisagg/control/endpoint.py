@@ -4,6 +4,9 @@ The engine core dials the handshake socket and says HELLO; we tell it where requ
 When it has loaded it connects there, sends its ready payload on the request socket and READY on the
 handshake socket. From then on requests flow out of the ROUTER and outputs into the PULL. Both
 sockets are bound by us, so they outlive an engine, and a new generation finds them again.
+
+An engine is lost when either connection is: requests, or outputs, may have gone with it. It is back
+when both are there again without a new HELLO, unless it is known to have ended.
 """
 
 from __future__ import annotations
@@ -32,10 +35,10 @@ class EngineEvents(Protocol):
         """One step's outputs; `frames` are the tensors behind them."""
 
     def engine_lost(self, name: str) -> None:
-        """Its last connection is gone."""
+        """A connection of it is gone, with what was under way on it."""
 
     def engine_back(self, name: str) -> None:
-        """It has connected again without a new HELLO: the same engine."""
+        """It is connected again without a new HELLO: the same engine. Or it speaks again."""
 
     def engine_dead(self, name: str, reason: str) -> None:
         """It says itself that it is dead, or what it says can't be understood."""
@@ -52,23 +55,48 @@ class Endpoint:
         self._events = events
         self._payload: bytes | None = None
         self._greeted_ready = False
-        self._outputs = sockets.bound(zmq.PULL, instance.outputs, f"{name} outputs")
-        self._requests = sockets.bound(zmq.ROUTER, instance.requests, f"{name} requests")
-        self._handshake = sockets.bound(zmq.ROUTER, instance.handshake, f"{name} handshake")
+        self._missed = False
+        """Whether it has been lost, and is not back yet."""
+        self._choked = False
+        self._gone = False
+        self._outputs = sockets.bindable(zmq.PULL, f"{name} outputs")
+        self._requests = sockets.bindable(zmq.ROUTER, f"{name} requests")
+        self._handshake = sockets.bindable(zmq.ROUTER, f"{name} handshake")
         # Outputs come first: what a dying engine still said is heard before its connection's end.
         sockets.watch(self._outputs, self._guarded(self._on_outputs))
         sockets.watch(self._requests, self._guarded(self._on_ready_payload))
         sockets.watch(self._handshake, self._guarded(self._on_handshake))
-        watch_connections = self._guarded(self._on_connections)
-        self._connections = Connections(sockets, self._requests, watch_connections, dialled=False)
+        changed = self._guarded(self._on_connections)
+        self._connections = [
+            Connections(sockets, socket, changed, dialled=False)
+            for socket in (self._requests, self._outputs)
+        ]
+        sockets.bind(self._outputs, instance.outputs, f"{name} outputs")
+        sockets.bind(self._requests, instance.requests, f"{name} requests")
+        sockets.bind(self._handshake, instance.handshake, f"{name} handshake")
+
+    def restore(self, payload: bytes) -> None:
+        """The engine was ready under the controller before this one, and will dial again: no HELLO.
+
+        `payload`: its ready payload. It is back when it is connected.
+        """
+        self._payload, self._greeted_ready, self._missed = payload, True, True
+
+    def forget(self) -> None:
+        """The engine has ended: what there still is of it, or comes, is nobody's, until a HELLO."""
+        self._gone = True
 
     def send(self, kind: bytes, payload: bytes, frames: Sequence[bytes] = ()) -> bool:
-        """Queue a message for the engine, and await outputs; False when no engine is connected."""
+        """Queue a message for the engine, and await outputs.
+
+        False when no engine is connected, or its queue is full: then it is back when it speaks.
+        """
         try:
             send(self._requests, [wire.IDENTITY, kind, payload, *frames])
         except zmq.ZMQError as exc:
             if exc.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
                 raise
+            self._choked = exc.errno == zmq.EAGAIN
             return False
         self._sockets.await_(self._outputs)
         return True
@@ -92,7 +120,7 @@ class Endpoint:
         for identity, payload, *_ in messages(self._handshake, frames=2):
             greeting = wire.decode_greeting(payload)
             if greeting.status == "HELLO":
-                self._payload, self._greeted_ready = None, False
+                self._begin()
                 welcome = wire.Welcome(
                     wire.Addresses([self._instance.requests.zmq], [self._instance.outputs.zmq])
                 )
@@ -102,6 +130,13 @@ class Endpoint:
                 self._greeted_ready = True
                 self._perhaps_ready()
 
+    def _begin(self) -> None:
+        """Another engine: nothing is left of the one before."""
+        self._payload, self._greeted_ready = None, False
+        self._missed = self._choked = self._gone = False
+        for connections in self._connections:
+            connections.renew()
+
     def _on_ready_payload(self) -> None:
         for _identity, payload, *_ in messages(self._requests, frames=2):
             self._payload = payload
@@ -109,7 +144,7 @@ class Endpoint:
 
     def _perhaps_ready(self) -> None:
         """Ready is both: READY on the handshake and the payload on the request socket."""
-        if self._payload is None or not self._greeted_ready:
+        if self._payload is None or not self._greeted_ready or self._gone:
             return
         ready = wire.decode_ready(self._payload)
         wire.check_version(ready.vllm_version)
@@ -117,14 +152,24 @@ class Endpoint:
 
     def _on_outputs(self) -> None:
         for payload, *frames in messages(self._outputs, frames=1):
+            if self._gone:
+                continue
             if payload == wire.ENGINE_CORE_DEAD and not frames:
                 self._events.engine_dead(self._name, "the engine core says that it is dead")
-            else:
-                self._events.engine_outputs(self._name, wire.decode_outputs(payload), frames)
+                continue
+            if self._choked:
+                self._choked = False
+                self._events.engine_back(self._name)
+            self._events.engine_outputs(self._name, wire.decode_outputs(payload), frames)
 
     def _on_connections(self) -> None:
         self._on_outputs()
-        if self._connections.lost:
+        if self._gone:
+            return
+        if any(each.lost for each in self._connections) and not self._missed:
+            self._missed = True
             self._events.engine_lost(self._name)
-        if self._connections.count > 0 and self._greeted_ready:
-            self._events.engine_back(self._name)
+        if self._missed and all(each.count > 0 for each in self._connections):
+            self._missed = False
+            if self._greeted_ready:
+                self._events.engine_back(self._name)

@@ -3,7 +3,9 @@
     planned → launching → connected → ready ⇄ suspect → dead
                                       ready → draining → stopped
 
-An engine that says HELLO again is a new generation of the same instance.
+An engine that says HELLO again is a new generation of the same instance. One that was given up because
+nothing was heard of it, or because its connections were gone, is taken back as it is when it returns:
+whoever signals BACK has made sure that its process has not ended.
 """
 
 from __future__ import annotations
@@ -21,9 +23,9 @@ class Signal(StrEnum):
     LAUNCHED = "launched"
     HELLO = "hello"  # the engine core dialled the handshake socket
     READY = "ready"  # …has loaded, and connected its request and output sockets
-    LOST = "lost"  # its connections are gone; it may come back
-    BACK = "back"  # they are there again, with the same engine behind them
-    DIED = "died"  # it said so, or its guard recorded the exit
+    LOST = "lost"  # its connections are gone, or it says nothing where it should; it may come back
+    BACK = "back"  # it is there again, the same engine
+    DIED = "died"  # it said so, or its guard recorded the exit; or it has been suspect for too long
     DRAIN = "drain"
     DRAINED = "drained"
 
@@ -46,13 +48,15 @@ TRANSITIONS: Final[dict[tuple[InstanceState, Signal], InstanceState]] = {
     ("draining", Signal.DRAINED): "stopped",
     ("draining", Signal.LOST): "dead",
     ("draining", Signal.DIED): "dead",
+    ("dead", Signal.LAUNCHED): "launching",
     ("dead", Signal.HELLO): "connected",
+    ("dead", Signal.BACK): "ready",
     ("stopped", Signal.DIED): "stopped",
 }
 
 SUSPECT_S: Final = 5.0
-"""How long a lost connection may take to come back: ZeroMQ reconnects within 0.1 s where the engine
-lives, so this is generous."""
+"""How long a suspect may take to come back: ZeroMQ reconnects within 0.1 s where the engine lives, so
+this is generous."""
 
 
 class IllegalSignalError(Exception):

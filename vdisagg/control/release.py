@@ -58,7 +58,7 @@ class Releases:
         links = self._links()
         others = [other for other in links if other[0] == link[0]]
         decode = (link if link in links or not others else others[0])[1]
-        if decode == lost:
+        if decode in (lost, ""):
             return []
         request = release_request(self._ids.new("r", PROBE, decode), handle, now=now)
         return [Send(decode, wire.ADD, wire.encode(request)), *self.nudge(decode, now=now)]

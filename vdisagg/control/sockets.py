@@ -22,9 +22,25 @@ LOOK_S: Final = 0.1
 COPY_BELOW: Final = 16384
 """Bytes. Frames below are copied into ZeroMQ's memory: that is cheaper than sharing them."""
 
+HIGH_WATER: Final = 20_000
+"""Messages that may wait at an engine's socket, each way; a send to one that is full fails. Far more
+than a living engine ever leaves unread, and an end to what piles up for one that is not."""
+
+TTL_UNIT_S: Final = 0.1
+MOST_TTL_S: Final = 6553.0
+"""ZMTP sends the time to live in these units, in 16 bits."""
+
 EVENTS, POLLIN, RCVMORE = int(zmq.EVENTS), int(zmq.POLLIN), int(zmq.RCVMORE)
 NOBLOCK, SNDMORE = int(zmq.NOBLOCK), int(zmq.SNDMORE)
 """As plain integers: arithmetic on pyzmq's enumerations shows in a profile."""
+
+MADE, ENDED = int(zmq.EVENT_HANDSHAKE_SUCCEEDED), int(zmq.EVENT_DISCONNECTED)
+REFUSED = int(
+    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+)
+"""What a socket's monitor tells of a connection. One that was refused is disconnected thereafter."""
 
 Handler = Callable[[], None]
 
@@ -37,7 +53,10 @@ class Sockets:
     not been read yet reports statistics over a hundred times a second.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, heartbeat_s: float | None = None) -> None:
+        """`heartbeat_s`: within this time both sides of a bound socket notice that the other has
+        stopped, or that nothing comes through any more; None: they need not."""
+        self._heartbeat_s = heartbeat_s
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._all = zmq.Poller()
         self._awaited = zmq.Poller()
@@ -61,19 +80,33 @@ class Sockets:
             socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
         return socket
 
-    def bound(self, kind: int, address: Address, purpose: str) -> zmq.Socket[bytes]:
-        """Raises PlanConflict when the address is taken or not this machine's.
+    def bindable(self, kind: int, purpose: str) -> zmq.Socket[bytes]:
+        """A socket for an engine to dial, with bounded queues and heartbeats; see `bind`.
 
         `purpose` is also the domain under which admission.py hears of connections.
         """
         socket = self.make(kind)
         socket.setsockopt(zmq.ZAP_DOMAIN, purpose.encode())
+        socket.setsockopt(zmq.SNDHWM, HIGH_WATER)
+        socket.setsockopt(zmq.RCVHWM, HIGH_WATER)
+        if self._heartbeat_s is not None:
+            # A third each to ask and to wait for the answer. The peer has its own watch from what a
+            # ping says: stock engines set no heartbeat, and would otherwise never know of a path
+            # that is gone, and never dial again, having nothing to send.
+            third_s = min(self._heartbeat_s, MOST_TTL_S) / 3
+            socket.setsockopt(zmq.HEARTBEAT_IVL, math.ceil(1000 * third_s))
+            socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, math.ceil(1000 * third_s))
+            units = math.ceil(2 * third_s / TTL_UNIT_S)
+            socket.setsockopt(zmq.HEARTBEAT_TTL, round(1000 * TTL_UNIT_S) * units)
+        return socket
+
+    def bind(self, socket: zmq.Socket[bytes], address: Address, purpose: str) -> None:
+        """Raises PlanConflict, and closes the socket, when the address is taken or not this machine's."""
         try:
             socket.bind(address.zmq)
         except zmq.ZMQError as exc:
             self.forget(socket)
             raise PlanConflict(f"{purpose}: cannot bind {address}: {exc}") from exc
-        return socket
 
     def watch(
         self, source: zmq.Socket[bytes] | int, handler: Handler, *, awaited: bool = False
@@ -152,34 +185,60 @@ def messages(socket: zmq.Socket[bytes], *, frames: int) -> Iterator[list[bytes]]
 class Connections:
     """Counts the connections of a socket through its monitor.
 
-    Where we dial, a connection counts when the peer has spoken ZeroMQ: the front end's parent
-    listens for its API servers long before they are there to answer, and ZeroMQ gives such
-    connections up after 30 s and tries again.
+    A connection counts when the peer has spoken ZeroMQ and was let in: anybody may knock at a port, and
+    the front end's parent listens for its API servers long before they are there to answer.
+
+    A bound socket has one peer here. When that one connects again, its connection before is void, though
+    it may take a while to end: what was sent into it is lost.
     """
 
     def __init__(
         self, sockets: Sockets, socket: zmq.Socket[bytes], changed: Handler, *, dialled: bool
     ) -> None:
+        """Make it before the socket is bound or connected, or the first connections are missed."""
         self._sockets = sockets
         self._socket = socket
         self._changed = changed
-        made = zmq.EVENT_HANDSHAKE_SUCCEEDED if dialled else zmq.EVENT_ACCEPTED
-        self._monitor = socket.get_monitor_socket(made | zmq.EVENT_DISCONNECTED)
+        self._dialled = dialled
+        self._refused = 0
+        self._void = 0
+        self._monitor = socket.get_monitor_socket(MADE | REFUSED | ENDED)
         self.count = 0
         self.lost = False
-        """Whether the last connection has gone since the last call of `changed`."""
+        """Whether the last connection has gone, or was given up, since the last call of `changed`."""
         sockets.watch(self._monitor, self._read)
+
+    def renew(self) -> None:
+        """Another peer is about to connect: what is still there of the one before does not count."""
+        self._void += self.count
+        self.count = 0
 
     def _read(self) -> None:
         while self._monitor.poll(0):
             event = recv_monitor_message(self._monitor)["event"]
-            if event != zmq.EVENT_DISCONNECTED:
-                self.count += 1
-            elif self.count > 0:
-                self.count -= 1
-                self.lost = self.lost or self.count == 0
+            if event == MADE:
+                self._made()
+            elif event & REFUSED:
+                self._refused += 1
+            elif event == ENDED:
+                self._ended()
         self._changed()
         self.lost = False
+
+    def _made(self) -> None:
+        if self.count > 0 and not self._dialled:
+            self.renew()
+            self.lost = True
+        self.count += 1
+
+    def _ended(self) -> None:
+        if self._refused > 0:  # its end was announced by the refusal
+            self._refused -= 1
+        elif self._void > 0:
+            self._void -= 1
+        elif self.count > 0:
+            self.count -= 1
+            self.lost = self.lost or self.count == 0
 
     def close(self) -> None:
         """Stop counting; the monitored socket stays open."""

@@ -14,7 +14,8 @@ Source: vllm/v1/engine/__init__.py and vllm/v1/engine/core.py of the versions in
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -141,6 +142,8 @@ class Ready(msgspec.Struct):
     num_gpu_blocks: int
     block_size: int
     vllm_version: str
+    max_num_seqs: int = 0
+    """Requests that run at once; 0: not known."""
 
 
 class Greeting(msgspec.Struct):
@@ -214,6 +217,50 @@ def connector_stats(stats: SchedulerStats) -> ConnectorStats | None:
         return _decode_connector_stats(stats.kv_connector_stats)
     except msgspec.DecodeError:
         return None  # another connector's statistics: nothing that we count
+
+
+ARRAY: Final = 3
+"""The msgpack extension in which vLLM sends the bytes of small arrays."""
+
+_ITEMS: Final = {
+    f"<{kind}{size}": f"<{code}"
+    for kind, codes in (("i", {2: "h", 4: "i", 8: "q"}), ("f", {2: "e", 4: "f", 8: "d"}))
+    for size, code in codes.items()
+}
+"""NumPy's names of item types, and struct's."""
+
+
+def top_logprobs(value: msgspec.Raw, frames: Sequence[bytes]) -> list[dict[int, float]]:
+    """An output's `new_logprobs`: for each of its tokens, log probabilities by token id, the sampled
+    token's and the likeliest ones'. Empty where there are none, or where they can't be read.
+
+    LogprobsLists of vLLM: two arrays with a row a token, ids and log probabilities, and more that we
+    don't need. `frames`: those behind the message, where large arrays are.
+    """
+    if value == NIL:
+        return []
+    try:
+        ids, logprobs = (_rows(part, frames) for part in decode_value(value)[:2])
+        return [
+            dict(zip(map(int, row), values, strict=True))
+            for row, values in zip(ids, logprobs, strict=True)
+        ]
+    except (ProtocolError, TypeError, ValueError, LookupError, struct.error):
+        return []  # another version's form: a proof then has to do without near ties
+
+
+def _rows(array: Any, frames: Sequence[bytes]) -> list[tuple[float, ...]]:
+    """A two-dimensional array as vLLM encodes it: item type, shape, and bytes or a frame's index."""
+    kind, (count, width), data = array
+    if isinstance(data, msgspec.msgpack.Ext):
+        data = data.data
+    else:
+        data = frames[data - 1]  # 0 would be the message itself
+    item = struct.Struct(_ITEMS[kind][0] + width * _ITEMS[kind][1])
+    rows = list(item.iter_unpack(data))
+    if len(rows) != count:
+        raise ValueError(f"{len(rows)} rows, where {count} are announced")
+    return rows
 
 
 def raw(value: object) -> msgspec.Raw:

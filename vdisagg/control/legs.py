@@ -1,0 +1,114 @@
+"""Legs under way: their ids and loads, and those on engines that can't be reached at the moment."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import msgspec
+
+from vdisagg.control import wire
+from vdisagg.control.actions import Action, Pair, Send
+from vdisagg.control.flight import PROBE, Flight, LegIds, Stage
+from vdisagg.control.handover import Params
+from vdisagg.control.placing import Placing
+from vdisagg.control.release import Releases
+
+
+@dataclass(frozen=True, slots=True)
+class Orphan:
+    """A leg on an engine that can't be reached, for a request that went elsewhere."""
+
+    leg: str
+    link: Pair
+    handle: msgspec.Raw
+    """NIL: none that is unread."""
+
+
+class LegBook:
+    """Begins legs and ends them; the one place where load is given back."""
+
+    def __init__(
+        self, ids: LegIds, releases: Releases, placing: Placing, in_flight: Counter[str]
+    ) -> None:
+        """`in_flight`: legs under way per instance, which is kept up here."""
+        self.flights: dict[str, Flight] = {}
+        """By the id of the leg."""
+        self._ids = ids
+        self._releases = releases
+        self._placing = placing
+        self._in_flight = in_flight
+        self._orphans: dict[str, list[Orphan]] = {}
+
+    def begin(
+        self, flight: Flight, stage: Stage, at: str, sampling: Params | None, *, now: float
+    ) -> Send:
+        """Send what a flight asks for to an engine, as the leg `stage`."""
+        flight.stage, flight.at = stage, at
+        flight.leg = self._ids.new(stage.name[0].lower(), *flight.key)
+        flight.leg_started, flight.begun = now, False
+        self.flights[flight.leg] = flight
+        self._in_flight[at] += 1
+        request = msgspec.structs.replace(
+            flight.asked,
+            request_id=flight.leg,
+            sampling_params=sampling,
+            client_index=0,  # the engine knows our one pair of sockets only
+            data_parallel_rank=None,  # an instance is one engine core
+            external_req_id=None,
+        )
+        return Send(at, wire.ADD, wire.encode(request), flight.frames)
+
+    def bind(self, flight: Flight, decode: str) -> None:
+        """Count a user's request with the decode engine that it is bound for; empty: with none."""
+        if flight.api != PROBE and flight.bound != decode:
+            self._placing.unbind(flight.bound)
+            self._placing.bind(decode)
+            flight.bound = decode
+
+    def leave(self, flight: Flight) -> None:
+        """The present leg is over."""
+        if self.flights.pop(flight.leg, None) is not None:
+            self._in_flight[flight.at] -= 1
+
+    def drop(
+        self, flight: Flight, *, now: float, lost: str = "", over: bool = False
+    ) -> list[Action]:
+        """Abort the present leg, unless it is `over`, and see to its handle. `lost`: an instance that
+        nothing can be said to."""
+        if flight.stage in (Stage.NEW, Stage.HELD):
+            return []
+        self.leave(flight)
+        self.bind(flight, "")
+        if over:
+            return []
+        if flight.stage is Stage.PREFILL:
+            self._releases.abandon(flight.leg, flight.link, now=now)
+        if flight.at == lost:
+            handle = flight.handle if flight.unread else wire.NIL
+            self._orphans.setdefault(lost, []).append(Orphan(flight.leg, flight.link, handle))
+            return []
+        abort = Send(flight.at, wire.ABORT, wire.encode([flight.leg]))
+        nudge = self._releases.nudge(flight.at, now=now) if flight.unread else []
+        return [abort, *nudge]
+
+    def back(self, name: str) -> list[Action]:
+        """An engine can be reached again: stop what it still does for requests that went elsewhere."""
+        legs = [orphan.leg for orphan in self._orphans.pop(name, ())]
+        return [Send(name, wire.ABORT, wire.encode(legs))] if legs else []
+
+    def buried(self, name: str, *, now: float) -> list[Action]:
+        """An engine is dead: release what it was to read, through another one."""
+        actions: list[Action] = []
+        for orphan in self._orphans.pop(name, ()):
+            if orphan.handle != wire.NIL:
+                release = self._releases.release(orphan.link, orphan.handle, now=now, lost=name)
+                actions += release
+        return actions
+
+    def waiting_since(self) -> dict[str, float]:
+        """By instance: when the oldest of the legs began that are under way there."""
+        oldest: dict[str, float] = {}
+        for flight in self.flights.values():
+            oldest[flight.at] = min(oldest.get(flight.at, flight.leg_started), flight.leg_started)
+        return oldest
