@@ -147,10 +147,18 @@ class Stage:
 
     @contextmanager
     def staged(
-        self, role: Literal["prefill", "decode"], *, keep: int = 0, idle: bool = False
+        self,
+        role: Literal["prefill", "decode"],
+        *,
+        keep: int = 0,
+        idle: bool = False,
+        unhurried: bool = False,
     ) -> Iterator[Staged]:
         """Streams that run, and requests before their first byte, which the engines of `role` hold up
-        for as long as the block lasts (but for the process `keep`, which is not made to go on)."""
+        for as long as the block lasts (but for the process `keep`, which is not made to go on).
+
+        `unhurried`: nor does their first byte come before decode's first token.
+        """
         staged = Staged()
         if idle:
             yield staged
@@ -165,19 +173,19 @@ class Stage:
         for core in cores:
             os.kill(core, signal.SIGSTOP)
         try:
-            self._hold(staged, role)
+            self._hold(staged, role, unhurried=unhurried or role == "decode")
             yield staged
         finally:
             for core in cores:
                 if core != keep:
                     os.kill(core, signal.SIGCONT)
 
-    def _hold(self, staged: Staged, role: Literal["prefill", "decode"]) -> None:
+    def _hold(self, staged: Staged, role: Literal["prefill", "decode"], *, unhurried: bool) -> None:
         def in_flight() -> int:
             return sum(i.in_flight for i in self.instances() if i.role == role)
 
         base = in_flight()
-        asked = self.questions.unhurried if role == "decode" else self.questions.held
+        asked = self.questions.unhurried if unhurried else self.questions.held
         staged.held = [self.ask(question) for question in asked]
         wait_for(
             lambda: in_flight() >= base + len(asked),

@@ -7,31 +7,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from fakes.engine import continuation
-from faults.asker import Question
+from faults.answers import QUESTIONS
 from faults.bed import Bed
 from faults.cells import CELLS, PHASES, Cell, Phase
-from faults.stage import Questions, Timing
+from faults.stage import Timing
 from faults.stub import install
-from real.ask import random_prompt
 from real.conftest import cluster_at, running
 
 TIMING = Timing(limit_s=1.2, stop_s=3.0, stopped_s=5.0, slack_s=1.0, restart_s=20.0, end_s=30.0)
-
-
-def question(length: int, max_tokens: int, seed: int, **options: object) -> Question:
-    return Question(tuple(random_prompt(length, seed)), max_tokens, tuple(options.items()))
-
-
-def questions() -> Questions:
-    """For stand-ins, whose answers are known."""
-    return Questions(
-        streams=tuple(question(40, 300, seed) for seed in range(4)),
-        held=tuple(question(50, 12, seed) for seed in range(4)),
-        unhurried=tuple(question(50, 12, seed, logprobs=1) for seed in range(4)),
-        short=question(20, 6, 0),
-        right=lambda asked: continuation(asked.prompt, asked.max_tokens),
-    )
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +36,7 @@ def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
         timeouts={"launch_s": 60, "stop_s": 1, "request_s": 20, "handover_s": 2},
     )
     for up in running(cluster):
-        yield Bed(up, TIMING, questions())
+        yield Bed(up, TIMING, QUESTIONS)
 
 
 @pytest.mark.parametrize("phase", PHASES)

@@ -15,7 +15,7 @@ from faults.bed import Bed
 from faults.cells import CELLS, PHASES, Cell, Phase
 from faults.stage import Questions, Timing
 from real.ask import post, random_prompt
-from real.conftest import RealCluster, cluster_at, running
+from real.conftest import cluster_at, running
 
 pytestmark = pytest.mark.real
 
@@ -33,9 +33,9 @@ UNHURRIED = tuple(question(260 + 30 * seed, 12, seed, logprobs=1) for seed in ra
 SHORT = question(150, 6, 9)
 
 
-def whole(cluster: RealCluster, asked: Question) -> list[int]:
+def whole(url: str, model: str, asked: Question) -> list[int]:
     """The answer while all is well."""
-    status, reply = post(cluster.url, "/v1/completions", asked.body(cluster.model), timeout_s=120)
+    status, reply = post(url, "/v1/completions", asked.body(model), timeout_s=120)
     assert status == 200, reply
     (choice,) = reply["choices"]
     return list(choice["token_ids"])
@@ -55,7 +55,7 @@ def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
         timeouts={"launch_s": 300, "stop_s": 10, "request_s": 60, "handover_s": 5},
     )
     for up in running(cluster):
-        known = {asked: whole(up, asked) for asked in (*STREAMS, *HELD, SHORT)}
+        known = {asked: whole(up.url, up.model, asked) for asked in (*STREAMS, *HELD, SHORT)}
         known |= dict(zip(UNHURRIED, (known[asked] for asked in HELD), strict=True))
         asked = Questions(STREAMS, HELD, UNHURRIED, SHORT, known.__getitem__)
         yield Bed(up, TIMING, asked)

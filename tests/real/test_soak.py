@@ -92,7 +92,7 @@ def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
         timeouts={"launch_s": 300, "stop_s": 10, "request_s": 60, "handover_s": 15},
     )
     for up in running(cluster):
-        known = {asked: whole(up, asked) for asked in QUESTIONS}
+        known = {asked: whole(up.url, up.model, asked) for asked in QUESTIONS}
         yield Bed(up, TIMING, Questions((), (), (), QUESTIONS[0], known.__getitem__))
 
 
