@@ -246,7 +246,9 @@ def test_a_probe_is_late_after_an_interval_and_the_first_one_after_longer() -> N
     assert first.late(now=32.0, probes={LINK: ("p0", 2.0)}) == [LINK]
 
 
-def test_e05_a_probe_behind_a_long_prefill_is_excused_as_long_as_the_engine_says_something() -> None:
+def test_e05_a_probe_behind_a_long_prefill_is_excused_as_long_as_the_engine_says_something() -> (
+    None
+):
     fleet = probed()
     for now in range(20, 120, 5):
         fleet.heard("p0", now=now)
@@ -413,7 +415,9 @@ def test_why_no_link_works_is_told_by_role_or_by_link() -> None:
         "no link works: p0→d0 is down: decode does not read what prefill wrote: token 1 of 8 is 7"
     )
     fleet.signal("p0", Signal.LOST, now=5.0)
-    assert fleet.why_no_link() == "no prefill engine is ready: p0 is suspect; p1 is dead: exit code 1"
+    assert (
+        fleet.why_no_link() == "no prefill engine is ready: p0 is suspect; p1 is dead: exit code 1"
+    )
 
 
 def test_a_step_s_statistics_are_counted_and_summed() -> None:

@@ -120,7 +120,9 @@ class FakeEngine:
         name: str = "fake",
         version: str = "0.32.0",
         behaviour: Behaviour | None = None,
+        heartbeat_s: float | None = None,
     ) -> None:
+        """`heartbeat_s`: its sockets ping, too, which a stock engine's do not."""
         self.name = name
         self.behaviour = behaviour or Behaviour()
         self.added: list[wire.AddRequest] = []
@@ -131,6 +133,7 @@ class FakeEngine:
         self._store = store
         self._handshake = handshake
         self._version = version
+        self._heartbeat_s = heartbeat_s
         self._owned: set[str] = set()
         self._killed = threading.Event()
         self._last_words: bytes | None = None
@@ -159,6 +162,9 @@ class FakeEngine:
     def _run(self) -> None:
         context = zmq.Context()
         context.setsockopt(zmq.IPV6, 1)
+        if self._heartbeat_s is not None:
+            context.setsockopt(zmq.HEARTBEAT_IVL, round(1000 * self._heartbeat_s / 2))
+            context.setsockopt(zmq.HEARTBEAT_TIMEOUT, round(1000 * self._heartbeat_s / 2))
         sockets = [self._dealer(context), self._dealer(context), context.socket(zmq.PUSH)]
         try:
             self._serve(*sockets)

@@ -26,6 +26,9 @@ HIGH_WATER: Final = 20_000
 """Messages that may wait at an engine's socket, each way; a send to one that is full fails. Far more
 than a living engine ever leaves unread, and an end to what piles up for one that is not."""
 
+PING_S: Final = 1.0
+"""The longest time between two pings on a bound socket."""
+
 TTL_UNIT_S: Final = 0.1
 MOST_TTL_S: Final = 6553.0
 """ZMTP sends the time to live in these units, in 16 bits."""
@@ -34,13 +37,10 @@ EVENTS, POLLIN, RCVMORE = int(zmq.EVENTS), int(zmq.POLLIN), int(zmq.RCVMORE)
 NOBLOCK, SNDMORE = int(zmq.NOBLOCK), int(zmq.SNDMORE)
 """As plain integers: arithmetic on pyzmq's enumerations shows in a profile."""
 
-MADE, ENDED = int(zmq.EVENT_HANDSHAKE_SUCCEEDED), int(zmq.EVENT_DISCONNECTED)
-REFUSED = int(
-    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-)
-"""What a socket's monitor tells of a connection. One that was refused is disconnected thereafter."""
+BEGUN: Final = int(zmq.EVENT_ACCEPTED | zmq.EVENT_CONNECTED)
+MADE: Final = int(zmq.EVENT_HANDSHAKE_SUCCEEDED)
+ENDED: Final = int(zmq.EVENT_DISCONNECTED)
+"""What a socket's monitor tells of a connection; the first and the last with its file descriptor."""
 
 Handler = Callable[[], None]
 
@@ -90,13 +90,14 @@ class Sockets:
         socket.setsockopt(zmq.SNDHWM, HIGH_WATER)
         socket.setsockopt(zmq.RCVHWM, HIGH_WATER)
         if self._heartbeat_s is not None:
-            # A third each to ask and to wait for the answer. The peer has its own watch from what a
-            # ping says: stock engines set no heartbeat, and would otherwise never know of a path
-            # that is gone, and never dial again, having nothing to send.
-            third_s = min(self._heartbeat_s, MOST_TTL_S) / 3
-            socket.setsockopt(zmq.HEARTBEAT_IVL, math.ceil(1000 * third_s))
-            socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, math.ceil(1000 * third_s))
-            units = math.ceil(2 * third_s / TTL_UNIT_S)
+            # The peer has its own watch from what a ping says: stock engines set no heartbeat, and
+            # would otherwise never know of a path that is gone, and never dial again, having nothing
+            # to send. Any message ends that watch and the next ping renews it: so ping often.
+            limit_s = min(self._heartbeat_s, MOST_TTL_S)
+            every_s = min(limit_s / 6, PING_S)
+            units = math.ceil(limit_s * 2 / 3 / TTL_UNIT_S)
+            socket.setsockopt(zmq.HEARTBEAT_IVL, math.ceil(1000 * every_s))
+            socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, math.ceil(1000 * limit_s / 2))
             socket.setsockopt(zmq.HEARTBEAT_TTL, round(1000 * TTL_UNIT_S) * units)
         return socket
 
@@ -200,45 +201,51 @@ class Connections:
         self._socket = socket
         self._changed = changed
         self._dialled = dialled
-        self._refused = 0
-        self._void = 0
-        self._monitor = socket.get_monitor_socket(MADE | REFUSED | ENDED)
-        self.count = 0
+        self._begun: list[int] = []
+        self._made: set[int] = set()
+        self._void: set[int] = set()
+        self._monitor = socket.get_monitor_socket(BEGUN | MADE | ENDED)
         self.lost = False
         """Whether the last connection has gone, or was given up, since the last call of `changed`."""
         sockets.watch(self._monitor, self._read)
 
+    @property
+    def count(self) -> int:
+        """Connections that are there now."""
+        return len(self._made)
+
     def renew(self) -> None:
         """Another peer is about to connect: what is still there of the one before does not count."""
-        self._void += self.count
-        self.count = 0
+        self._void |= self._made
+        self._made.clear()
 
     def _read(self) -> None:
         while self._monitor.poll(0):
-            event = recv_monitor_message(self._monitor)["event"]
-            if event == MADE:
-                self._made()
-            elif event & REFUSED:
-                self._refused += 1
+            told = recv_monitor_message(self._monitor)
+            event, descriptor = int(told["event"]), int(told["value"])
+            if event & BEGUN:
+                self._begun.append(descriptor)
+            elif event == MADE and self._begun:
+                # It does not say which. The latest: an engine does not take long, a stranger may.
+                self._make(self._begun.pop())
             elif event == ENDED:
-                self._ended()
+                self._end(descriptor)
         self._changed()
         self.lost = False
 
-    def _made(self) -> None:
-        if self.count > 0 and not self._dialled:
+    def _make(self, descriptor: int) -> None:
+        if self._made and not self._dialled:
             self.renew()
             self.lost = True
-        self.count += 1
+        self._made.add(descriptor)
 
-    def _ended(self) -> None:
-        if self._refused > 0:  # its end was announced by the refusal
-            self._refused -= 1
-        elif self._void > 0:
-            self._void -= 1
-        elif self.count > 0:
-            self.count -= 1
-            self.lost = self.lost or self.count == 0
+    def _end(self, descriptor: int) -> None:
+        if descriptor in self._begun:
+            self._begun.remove(descriptor)
+        self._void.discard(descriptor)
+        if descriptor in self._made:
+            self._made.discard(descriptor)
+            self.lost = self.lost or not self._made
 
     def close(self) -> None:
         """Stop counting; the monitored socket stays open."""

@@ -252,12 +252,10 @@ def top_logprobs(value: msgspec.Raw, frames: Sequence[bytes]) -> list[dict[int, 
 def _rows(array: Any, frames: Sequence[bytes]) -> list[tuple[float, ...]]:
     """A two-dimensional array as vLLM encodes it: item type, shape, and bytes or a frame's index."""
     kind, (count, width), data = array
-    if isinstance(data, msgspec.msgpack.Ext):
-        data = data.data
-    else:
-        data = frames[data - 1]  # 0 would be the message itself
+    inline = isinstance(data, msgspec.msgpack.Ext)
     item = struct.Struct(_ITEMS[kind][0] + width * _ITEMS[kind][1])
-    rows = list(item.iter_unpack(data))
+    # Frame 0 would be the message itself.
+    rows = list(item.iter_unpack(data.data if inline else frames[data - 1]))
     if len(rows) != count:
         raise ValueError(f"{len(rows)} rows, where {count} are announced")
     return rows
