@@ -11,7 +11,7 @@ from typing import Any
 import zmq
 
 from fakes.engine import Behaviour, FakeEngine, KvStore
-from fakes.relay import Relay
+from fakes.middle import Middle
 from vdisagg.plan.model import Address, Instance
 
 
@@ -22,7 +22,7 @@ class RelayedEngine(FakeEngine):
         self, instance: Instance, store: KvStore, *, behaviour: Behaviour | None = None
     ) -> None:
         addresses: tuple[Address, ...] = instance.control
-        self.relays = {address.zmq: Relay(address) for address in addresses}
+        self.relays = {address.zmq: Middle(address) for address in addresses}
         super().__init__(instance.handshake.zmq, store, name=instance.name, behaviour=behaviour)
 
     def black_hole(self) -> None:

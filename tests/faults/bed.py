@@ -67,7 +67,7 @@ class Bed(Stage):
         if cell.name not in self._reports:
             report = self._reports[cell.name] = Report()
             try:
-                if not self.healthy():
+                if not self.healthy() or self.free():
                     self._again()
                 if cell.alone:
                     alone = self._strike(cell, idle=True)
@@ -82,7 +82,11 @@ class Bed(Stage):
         return self._reports[cell.name]
 
     def _again(self) -> None:
-        """Down and up: what the last hit has left is not this one's fault."""
+        """What the last hit has left is not this one's fault: wait for the leases' end, else down and up."""
+        deadline = time.monotonic() + self.timing.lease_s
+        while time.monotonic() < deadline:
+            if self.healthy() and not self.free():
+                return
         self.cluster.down()
         self.cluster.up()
         wait_for(self.healthy, lambda: f"not healthy after up: {brief(self.status())}", 60)

@@ -36,6 +36,8 @@ class Timing:
     """How long a process may take to be back and proved."""
     end_s: float
     """After so long every request must have ended, whatever has happened."""
+    lease_s: float = 0.0
+    """How long prefill keeps blocks that nobody reads; 0: for ever, as stand-ins do."""
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,8 @@ from faults.stage import Timing
 from faults.stub import install
 from real.conftest import cluster_at, running
 
+pytestmark = pytest.mark.hosts  # minutes, as those on hosts; but it needs no hosts, and no root
+
 TIMING = Timing(limit_s=1.2, stop_s=3.0, stopped_s=5.0, slack_s=1.0, restart_s=20.0, end_s=30.0)
 
 

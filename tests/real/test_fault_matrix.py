@@ -19,7 +19,15 @@ from real.conftest import cluster_at, running
 
 pytestmark = pytest.mark.real
 
-TIMING = Timing(limit_s=3.0, stop_s=10.0, stopped_s=14.0, slack_s=1.5, restart_s=120.0, end_s=90.0)
+TIMING = Timing(
+    limit_s=3.0,
+    stop_s=10.0,
+    stopped_s=14.0,
+    slack_s=1.5,
+    restart_s=120.0,
+    end_s=90.0,
+    lease_s=35.0,
+)
 
 
 def question(length: int, max_tokens: int, seed: int, **options: Any) -> Question:

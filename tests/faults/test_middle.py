@@ -1,4 +1,4 @@
-"""The relay that stands in for a network: what it lets through, and what neither side hears of it."""
+"""The middle that stands in for a network: what it lets through, and what neither side hears of it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fakes.relay import Relay
+from fakes.middle import Middle
 from vdisagg.plan.model import Address
 
 
@@ -39,7 +39,7 @@ def echo() -> Iterator[Address]:
     listener.close()
 
 
-def dial(relay: Relay) -> socket.socket:
+def dial(relay: Middle) -> socket.socket:
     return socket.create_connection((relay.address.host, relay.address.port), 5)
 
 
@@ -54,7 +54,7 @@ def read(connection: socket.socket, count: int) -> bytes:
 
 def test_bytes_pass_in_order_however_many(echo: Address) -> None:
     sent = bytes(range(256)) * 8000
-    with Relay(echo) as relay, dial(relay) as line:
+    with Middle(echo) as relay, dial(relay) as line:
         threading.Thread(target=line.sendall, args=(sent,), daemon=True).start()
         assert read(line, len(sent)) == sent
         line.shutdown(socket.SHUT_WR)
@@ -62,7 +62,7 @@ def test_bytes_pass_in_order_however_many(echo: Address) -> None:
 
 
 def test_a_black_hole_tells_neither_side_anything_and_heals_without_loss(echo: Address) -> None:
-    with Relay(echo) as relay, dial(relay) as line:
+    with Middle(echo) as relay, dial(relay) as line:
         line.sendall(b"one")
         assert read(line, 3) == b"one"
         relay.black_hole()
@@ -83,7 +83,7 @@ def test_a_black_hole_tells_neither_side_anything_and_heals_without_loss(echo: A
 
 
 def test_a_reset_breaks_what_is_open_and_the_next_connection_passes(echo: Address) -> None:
-    with Relay(echo) as relay, dial(relay) as line:
+    with Middle(echo) as relay, dial(relay) as line:
         line.sendall(b"x")
         assert read(line, 1) == b"x"
         relay.reset()
@@ -97,5 +97,5 @@ def test_a_reset_breaks_what_is_open_and_the_next_connection_passes(echo: Addres
 def test_without_a_target_a_connection_is_closed(echo: Address) -> None:
     with socket.create_server(("127.0.0.1", 0)) as holder:
         nobody = Address("127.0.0.1", holder.getsockname()[1])
-    with Relay(nobody) as relay, dial(relay) as line:
+    with Middle(nobody) as relay, dial(relay) as line:
         assert line.recv(1) == b""
