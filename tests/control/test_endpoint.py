@@ -241,6 +241,17 @@ def test_a_new_connection_of_an_engine_makes_the_one_before_void(
     scene.until(lambda: "lost" in scene.heard)
 
 
+def test_an_engine_is_lost_with_its_latest_connection_though_an_earlier_one_lingers(
+    scene: Scene, stock: Stock
+) -> None:
+    stock.ready()
+    again = stock.dial(zmq.DEALER, scene.instance.requests)
+    scene.until(lambda: "back" in scene.heard)
+    again.close(linger=0)
+    scene.until(lambda: scene.heard.count("lost") == 2)
+    assert scene.news() == ["lost", "back", "lost"]
+
+
 def test_whoever_only_knocks_is_no_engine(scene: Scene) -> None:
     engine = scene.engine()
     scene.news()
