@@ -87,8 +87,10 @@ def test_down_of_nothing_says_so(cluster: Cluster) -> None:
 def test_d08_a_second_up_of_the_same_cluster_starts_nothing(cluster: Cluster) -> None:
     cluster.up()
     before = cluster.pids()
+    cluster.talk.stages.clear()
     assert cluster.up().already
     assert cluster.pids() == before
+    assert not cluster.talk.stages, "nothing is under way"
 
 
 def test_d08_a_changed_file_is_a_named_difference_and_changes_nothing(cluster: Cluster) -> None:

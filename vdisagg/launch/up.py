@@ -266,7 +266,7 @@ class _Launch:
         """Whether nothing is missing, and all serves at this moment."""
         if self.missing():
             return False
-        entries, _ = self._look(self._left)
+        entries = progress(self.plan, self._sighting(self._left), {})
         whole = all(entry.done for entry in entries)
         if not whole:
             self._report.say(f"cluster {self.plan.name} is up, but not ready; waiting for it")
@@ -381,13 +381,7 @@ class _Launch:
             time.sleep(POLL_S)
 
     def _look(self, observations: dict[str, Observation]) -> tuple[list[Progress], Casualty | None]:
-        controller = None
-        http_ok = False
-        if observations:
-            controller, _ = ask_controller(self.plan, self._state_directory, self._runner_for)
-        if controller is not None and controller.front_end == "attached":
-            http_ok = is_healthy(self.plan.front_end.url)
-        seen = Sighting(observations, self._news(controller), http_ok)
+        seen = self._sighting(observations)
         elapsed = {name: self._clock() - at for name, at in self._started_at.items()}
         entries = progress(self.plan, seen, {**elapsed, "links": self._clock() - self._begun})
         self._report.progress(entries)
@@ -395,6 +389,15 @@ class _Launch:
         kept = observations if self._mends else self.adopted
         ends = {name: kept[name].ends for name in self.adopted if name in kept}
         return entries, casualty(self.plan, seen, ends)
+
+    def _sighting(self, observations: dict[str, Observation]) -> Sighting:
+        controller = None
+        http_ok = False
+        if observations:
+            controller, _ = ask_controller(self.plan, self._state_directory, self._runner_for)
+        if controller is not None and controller.front_end == "attached":
+            http_ok = is_healthy(self.plan.front_end.url)
+        return Sighting(observations, self._news(controller), http_ok)
 
     def _news(self, controller: ControllerStatus | None) -> ControllerStatus | None:
         """What the controller says, without what it says of processes that are no more."""
