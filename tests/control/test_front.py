@@ -11,7 +11,7 @@ from socket import create_server
 import pytest
 
 from fakes.front import FakeFront
-from fakes.relay import Relay
+from fakes.middle import Middle
 from vdisagg.control import front as front_module
 from vdisagg.control import wire
 from vdisagg.control.channel import ANSWER, EMPTY_OUTPUTS
@@ -84,7 +84,7 @@ class Scene:
         self.handshake = free()
         self.fake = FakeFront(self.handshake, api_servers=2)
         self.controllers: list[Playing] = []
-        self.relays: list[Relay] = []
+        self.relays: list[Middle] = []
 
     def controller(self, said: dict[int, list[bytes]] | None = None) -> Playing:
         self.controllers.append(Playing(self.handshake, said=said))
@@ -114,7 +114,7 @@ class Scene:
         """The same front end, behind a relay for each socket."""
 
         def behind(where: str) -> str:
-            self.relays.append(Relay(Address("127.0.0.1", int(where.rpartition(":")[2]))))
+            self.relays.append(Middle(Address("127.0.0.1", int(where.rpartition(":")[2]))))
             return self.relays[-1].address.zmq
 
         inputs = [behind(where) for where in addresses.inputs]
