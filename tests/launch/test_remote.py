@@ -18,7 +18,7 @@ from fakes.node import FakeConnection
 from vdisagg.errors import Failure, LaunchFailed, Unreachable
 from vdisagg.launch.remote import SOURCES, RemoteRunner
 from vdisagg.launch.runner import Mark
-from vdisagg.plan.model import Address, Node, Process, Ssh
+from vdisagg.plan.model import Address, Node, Process, Restart, Ssh
 
 NODE = Node("n1", "cpu", "127.0.0.1", ssh=Ssh("n1.example"))
 MARK = Mark("demo", "launcher.example", "/home/me/.local/state/vdisagg/demo")
@@ -240,6 +240,18 @@ def test_logs_with_more_than_ascii_arrive_whole(
     wait_until(lambda: len(runner.tail(process, 5)) == 2)
     assert runner.tail(process, 5) == ["p0→d0", "\N{REPLACEMENT CHARACTER}"]
     assert list(islice(runner.follow(process, 5), 2)) == runner.tail(process, 5)
+
+
+def test_a_process_is_restarted_there_and_its_last_life_can_be_read(
+    runner: RemoteRunner, make_process: Callable[..., Process], wait_until: Callable[..., None]
+) -> None:
+    script = "[ -e seen ] && echo now && exec sleep 1000; touch seen; echo before; exit 1"
+    process = make_process(script)
+    runner.start(process, {}, 1.0, restart=Restart())
+    wait_until(lambda: runner.tail(process, 5) == ["now"])
+    assert runner.tail(process, 5, before=True) == ["before"]
+    seen = runner.observe(process)
+    assert (seen.state, seen.generation, seen.last_end) == ("running", 2, "exit code 1")
 
 
 def test_there_is_no_tail_where_there_is_no_log(
