@@ -528,11 +528,11 @@ def test_a_probe_that_is_late_is_ended_and_a_miss() -> None:
     assert desk.dispatch.probes() == {("p0", "d0"): ("p0", 1.0)}
     desk.hear("p0", prefilled("p:1:-1:p0-d0"), now=3.0)
     desk.hear("d0", wire.Output("d:2:-1:p0-d0", [7]), now=4.0)
-    assert desk.dispatch.probes() == {("p0", "d0"): ("d0", 3.0)}
+    assert desk.dispatch.probes() == {("p0", "d0"): ("d0", 4.0)}, "it made progress then"
     assert desk.dispatch.end_probe(("p0", "d1"), now=9.0) == []
     assert desk.dispatch.end_probe(("p0", "d0"), now=9.0) == [
         abort("d0", "d:2:-1:p0-d0"),
-        Miss(("p0", "d0"), True, "no end of its decode leg on d0 within 6.0 s"),
+        Miss(("p0", "d0"), True, "no more output of its decode leg on d0 for 5.0 s"),
     ]
     assert (desk.loads, desk.dispatch.probes()) == ({}, {})
 

@@ -20,6 +20,7 @@ from vdisagg.control.dispatch import Dispatch, Limits
 from vdisagg.control.dummies import alone_request, probe_request, probe_size
 from vdisagg.control.endpoint import Endpoint
 from vdisagg.control.fleet import Fleet
+from vdisagg.control.flood import Flood
 from vdisagg.control.front import Front
 from vdisagg.control.handover import HANDOVERS
 from vdisagg.control.history import History
@@ -42,6 +43,9 @@ PAUSE_S: Final = 2.0
 
 PROBE_TOKENS: Final = range(3, 250)
 """Token ids of probes: every vocabulary has them, and ids below are often special."""
+
+LEAST_SILENCE_S: Final = 2.0
+"""A connection is not given up for less: a machine that is busy may take as long to answer a ping."""
 
 ADOPTABLE: Final = ("connected", "ready", "suspect", "draining")
 """States of an instance in which an engine core has told us what it tells once only."""
@@ -72,6 +76,7 @@ class Controller:
         self._next_tick = now
         self._next_sweep = 0.0
         self._unsaved = False
+        self._flood = Flood()
         self._history = History.open(directory, run=since)
         self._ready_payloads: dict[str, bytes] = {}
         self._processes = ProcessWatch(plan, since=since)
@@ -93,7 +98,7 @@ class Controller:
             ),
         )
         self._calls = Calls()
-        self._sockets = Sockets(heartbeat_s=plan.heartbeat.limit_s)
+        self._sockets = Sockets(heartbeat_s=max(plan.heartbeat.limit_s, LEAST_SILENCE_S))
         self._admission = Admission(self._sockets, admitted(plan), self._turned_away)
         self._endpoints = {i.name: Endpoint(self._sockets, i, self) for i in plan.instances}
         self._front = Front(self._sockets, plan.front_end.handshake, self)
@@ -340,6 +345,8 @@ class Controller:
         self._tell(self.fleet.tick(now=now))
         self._follow_links()
         self._do(self.dispatch.tick(now=now))
+        for note in self._flood.due(now=now):
+            self._log(note.subject, note.what)
         self._journal.tidy()
         self._say_once(self._journal.fault)
         if self._calls_due and self.fleet.routable():
@@ -464,8 +471,10 @@ class Controller:
         self._follow_links()
 
     def _tell(self, notes: Iterable[Note]) -> None:
+        now = time.monotonic()
         for note in notes:
-            self._log(note.subject, note.what)
+            for told in self._flood.admit(note, now=now):
+                self._log(told.subject, told.what)
 
     def _log(self, subject: str, what: str) -> None:
         at = time.time()

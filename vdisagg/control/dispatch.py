@@ -208,8 +208,11 @@ class Dispatch:
                     continue
             # Else one of the many in between, with nothing but tokens to pass on.
             flight.emitted += output.new_token_ids
+            if flight.api == PROBE:
+                flight.leg_started = now  # it comes on: see `probes`
+                continue
             flight.sent = True
-            if flight.api != PROBE and (output.new_token_ids or output.finish_reason is not None):
+            if output.new_token_ids or output.finish_reason is not None:
                 output.request_id = flight.front_id
                 replies.setdefault(flight.api, []).append(output)
         for api, outputs in replies.items():
@@ -300,7 +303,7 @@ class Dispatch:
     # -- probes, and what others may ask ------------------------------------------------------
 
     def probes(self) -> dict[Pair, tuple[str, float]]:
-        """Probes in flight: the instance that each is at, and since when."""
+        """Probes in flight: the instance that each is at, and since when it has made no progress."""
         mine = (flight for flight in self._flights.values() if flight.api == PROBE)
         return {flight.link: (flight.at, flight.leg_started) for flight in mine}
 
@@ -310,7 +313,7 @@ class Dispatch:
             if flight.api == PROBE and flight.link == link:
                 waited = now - flight.leg_started
                 leg = flight.stage.name.lower()
-                reason = f"no end of its {leg} leg on {flight.at} within {waited:.1f} s"
+                reason = f"no more output of its {leg} leg on {flight.at} for {waited:.1f} s"
                 return self._fail(flight, reason, now=now)
         return []
 

@@ -188,6 +188,7 @@ class RestartSpec(Strict):
     limit: Annotated[int, Field(ge=0, le=1000)] = 5
     backoff_s: Annotated[float, Field(gt=0, le=3600)] = 1.0
     stopped_s: Annotated[float, Field(gt=0, le=86400)] = 30.0
+    reset_s: Annotated[float, Field(gt=0, le=86400)] = 600.0
 
 
 class FailoverSpec(Strict):
