@@ -282,19 +282,17 @@ def test_a_probe_does_not_fill_an_engine_for_itself() -> None:
     fleet = probed()
     fleet.in_flight = {"d0": 4}
     fleet.heard("d0", now=29.0)
-    assert fleet.full("d0")
     assert fleet.late(now=30.0, probes={LINK: ("d0", 20.0)}) == [LINK]
 
 
-def test_an_engine_is_full_by_our_legs_by_its_own_count_or_by_its_blocks() -> None:
+def test_an_engine_tells_how_many_it_runs_at_once_and_whether_it_has_blocks_left() -> None:
     fleet = up()
-    assert not fleet.full("d0")
     assert fleet.slots("d0") == 4
-    fleet.in_flight = {"d0": 4}
+    assert not fleet.full("d0")
+    fleet.engines["d0"].note(wire.SchedulerStats(kv_cache_usage=0.95), now=3.0)
     assert fleet.full("d0")
     fleet.engines["d0"].ready = None
-    assert not fleet.full("d0"), "the number of places is not known"
-    assert fleet.slots("d0") == 0
+    assert fleet.slots("d0") == 0, "not known"
 
 
 def test_a_link_is_stale_at_the_limit_after_its_last_beat_when_nothing_answers() -> None:

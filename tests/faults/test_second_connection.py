@@ -53,7 +53,6 @@ def context() -> Iterator[zmq.Context[zmq.Socket[bytes]]]:
     made.destroy(linger=0)
 
 
-@pytest.mark.xfail(strict=True, reason="outputs are read without a look at the connections' news")
 def test_a_second_connections_outputs_come_after_the_news_that_the_first_is_gone(
     tmp_path: Path, context: zmq.Context[zmq.Socket[bytes]]
 ) -> None:

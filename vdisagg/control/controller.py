@@ -97,6 +97,7 @@ class Controller:
                 decode_alone=plan.failover.decode_alone,
             ),
         )
+        self.fleet.in_flight = self.dispatch.in_flight
         self._calls = Calls()
         self._sockets = Sockets(heartbeat_s=max(plan.heartbeat.limit_s, LEAST_SILENCE_S))
         self._admission = Admission(self._sockets, admitted(plan), self._turned_away)
@@ -385,14 +386,13 @@ class Controller:
         self._front.dial(wire.encode({**payload, "max_model_len": min(lengths)}))
 
     def _look_at_processes(self) -> None:
-        for name in self._processes.started():
-            if name in self.fleet.engines:
-                self._signal(name, Signal.LAUNCHED)
         for name, reason in self._processes.ended():
-            if name not in self.fleet.engines:
-                self._log(name, reason)
-            elif self.fleet.engines[name].life.takes(Signal.DIED):
+            if self.fleet.engines[name].life.takes(Signal.DIED):
                 self.engine_dead(name, reason)
+        for name in self._processes.started():
+            self._signal(name, Signal.LAUNCHED)
+        if (ended := self._processes.front_ended()) is not None:
+            self._log("front", ended)
 
     def _probe(self, pair: Pair, proof: bool, now: float) -> None:
         ends = [ready for name in pair if (ready := self.fleet.engines[name].ready) is not None]

@@ -151,6 +151,11 @@ class Endpoint:
         self._events.engine_ready(self._name, self._payload, ready)
 
     def _on_outputs(self) -> None:
+        # Outputs bear no numbers: those of a second connection must not pass for the first one's.
+        self._connections[-1].look()
+        self._read_outputs()
+
+    def _read_outputs(self) -> None:
         for payload, *frames in messages(self._outputs, frames=1):
             if self._gone:
                 continue
@@ -163,7 +168,8 @@ class Endpoint:
             self._events.engine_outputs(self._name, wire.decode_outputs(payload), frames)
 
     def _on_connections(self) -> None:
-        self._on_outputs()
+        if not any(each.renewed for each in self._connections):
+            self._read_outputs()  # what a dying engine still said
         if self._gone:
             return
         if any(each.lost for each in self._connections) and not self._missed:

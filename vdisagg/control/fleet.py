@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from vdisagg.cluster.admin import InstanceStatus, LinkStatus
 from vdisagg.control import rotation, wire
 from vdisagg.control.actions import Beat, Miss, Note, Pair
-from vdisagg.control.engine import Engine
+from vdisagg.control.engine import KV_FULL, Engine
 from vdisagg.control.lifecycle import Life, Signal
 from vdisagg.control.link import Link, Urgency, pace_s
 from vdisagg.plan.model import Heartbeat, Role
@@ -59,8 +59,8 @@ class Fleet:
         return 0 if ready is None else ready.max_num_seqs
 
     def full(self, name: str) -> bool:
-        """Whether a request to this engine has to wait for a place, or for KV blocks."""
-        return self.engines[name].full(self.in_flight.get(name, 0))
+        """Whether a request to this engine may have to wait for KV blocks."""
+        return self.engines[name].kv_usage > KV_FULL
 
     def expired(self, name: str) -> int:
         """Leases of its blocks that have run out, as the (prefill) engine has reported."""

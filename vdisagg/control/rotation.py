@@ -13,7 +13,7 @@ from vdisagg.control.actions import Pair
 from vdisagg.control.engine import Engine
 from vdisagg.control.link import Link, Urgency
 
-SHARE: Final = 0.02
+SHARE: Final = 0.019
 """Of an engine's time, for probes. A probe's whole latency counts, at both its ends: more than it
 takes of either."""
 

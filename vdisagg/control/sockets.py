@@ -207,6 +207,8 @@ class Connections:
         self._monitor = socket.get_monitor_socket(BEGUN | MADE | ENDED)
         self.lost = False
         """Whether the last connection has gone, or was given up, since the last call of `changed`."""
+        self.renewed = False
+        """Whether the peer has connected again, with the connection before still there, since then."""
         sockets.watch(self._monitor, self._read)
 
     @property
@@ -231,12 +233,17 @@ class Connections:
             elif event == ENDED:
                 self._end(descriptor)
         self._changed()
-        self.lost = False
+        self.lost = self.renewed = False
+
+    def look(self) -> None:
+        """Take news in now, if there are any, rather than when their turn comes."""
+        if int(self._monitor.getsockopt(EVENTS)) & POLLIN:
+            self._read()
 
     def _make(self, descriptor: int) -> None:
         if self._made and not self._dialled:
             self.renew()
-            self.lost = True
+            self.lost = self.renewed = True
         self._made.add(descriptor)
 
     def _end(self, descriptor: int) -> None:

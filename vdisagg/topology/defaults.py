@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-
 OPTIONAL = (
     *("engine", "front_end", "controller"),
     *("heartbeat", "timeouts", "restart", "failover", "ports"),
