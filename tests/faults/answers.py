@@ -8,9 +8,9 @@ from faults.stage import Questions
 from real.ask import random_prompt
 
 
-def question(length: int, max_tokens: int, seed: int, **options: object) -> Question:
+def question(length: int, max_tokens: int, number: int, **options: object) -> Question:
     """A prompt of that length."""
-    return Question(tuple(random_prompt(length, seed)), max_tokens, tuple(options.items()))
+    return Question(tuple(random_prompt(length, number)), max_tokens, tuple(options.items()))
 
 
 QUESTIONS = Questions(

@@ -10,10 +10,11 @@ import json
 import os
 import signal
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from faults.asker import wait_for
+from faults.asker import Asked, Question, wait_for
 from faults.cells import PHASES, WHOLE, Cell, Component
 from faults.stage import Questions, Report, Stage, Timing, brief
 from real.conftest import RealCluster
@@ -81,12 +82,27 @@ class Bed(Stage):
                 report.add(f"the hit itself: {exc!r}; {brief(self.status())}")
         return self._reports[cell.name]
 
+    def killed_under(self, instance: str, questions: Sequence[Question]) -> list[Asked]:
+        """Streams that had begun when an instance's engine core was killed, at their end."""
+        wait_for(
+            self.healthy, lambda: f"not healthy: {brief(self.status())}", self.timing.restart_s
+        )
+        asked = [self.ask(question) for question in questions]
+        wait_for(
+            lambda: all(len(one.tokens) > 3 for one in asked),
+            lambda: f"no streams: {[(a.ending, a.detail, len(a.tokens)) for a in asked]}",
+            30,
+        )
+        os.kill(self.core(instance), signal.SIGKILL)
+        deadline = time.monotonic() + self.timing.end_s
+        for one in asked:
+            one.join(deadline)
+        return asked
+
     def _again(self) -> None:
         """What the last hit has left is not this one's fault: wait for the leases' end, else down and up."""
-        deadline = time.monotonic() + self.timing.lease_s
-        while time.monotonic() < deadline:
-            if self.healthy() and not self.free():
-                return
+        if self.healthy() and not self.free(lease=True):
+            return
         self.cluster.down()
         self.cluster.up()
         wait_for(self.healthy, lambda: f"not healthy after up: {brief(self.status())}", 60)

@@ -36,12 +36,16 @@ class NodeCell:
     held: Literal["prefill", "decode"]
     suspected: bool = True
     """Whether the controller has to say within the limit that it is not used."""
+    unheard: bool = False
+    """Whether prefill may have said into the hole where blocks are, so that the lease has to end."""
 
 
 NODE_CELLS: Final = (
-    NodeCell("node link of prefill-black hole", "node", "p0", "prefill"),
+    NodeCell("node link of prefill-black hole", "node", "p0", "prefill", unheard=True),
     NodeCell("node link of decode-black hole", "node", "d0", "decode"),
-    NodeCell("path between prefill and decode-black hole", "data path", "p0", "prefill"),
+    NodeCell(
+        "path between prefill and decode-black hole", "data path", "p0", "prefill", unheard=True
+    ),
     NodeCell("SSH of prefill-kill -9", "ssh", "p0", "prefill", suspected=False),
     NodeCell("SSH of decode-kill -9", "ssh", "d0", "decode", suspected=False),
 )
@@ -125,7 +129,7 @@ class NodesBed(Stage):
         now = {i.name: i.generation for i in self.instances()}
         report.add("" if now == generations else f"restarted: {generations} → {now}")
         report.add(self.next_is_right(), "idle")
-        report.add(self.free())
+        report.add(self.free(lease=cell.unheard))
 
     def _do(self, cell: NodeCell, *, broken: bool) -> None:
         host = self.host(cell.instance)

@@ -36,8 +36,8 @@ class Timing:
     """How long a process may take to be back and proved."""
     end_s: float
     """After so long every request must have ended, whatever has happened."""
-    lease_s: float = 0.0
-    """How long prefill keeps blocks that nobody reads; 0: for ever, as stand-ins do."""
+    lease_s: float
+    """`timeouts.lease_s`: how long prefill keeps blocks that nobody reads."""
 
 
 @dataclass(frozen=True)
@@ -214,9 +214,11 @@ class Stage:
         one = self.ask(self.questions.short)
         return "".join(self.ended([one], frozenset({"whole"}), time.monotonic() + 60))
 
-    def free(self, *, living: bool = False) -> str:
-        """What is left, two seconds after the last request; `living`: at engines that are ready now."""
+    def free(self, *, living: bool = False, lease: bool = False) -> str:
+        """What is left, two seconds after the last request; `living`: at engines that are ready now;
+        `lease`: after that has ended too, where nothing else can give blocks back."""
         deadline = time.monotonic() + FREE_S + self.timing.slack_s
+        deadline += self.timing.lease_s if lease else 0.0
         status = None
         while time.monotonic() < deadline:
             begun = time.time()

@@ -12,11 +12,13 @@ STUB_STEP_S: seconds that an engine takes for a step.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Final
 
@@ -74,7 +76,9 @@ def core(words: list[str]) -> int:
         engine = SlowEngine(handshake.zmq, store, side=side, version="0.32.0")
         engine.behaviour.step_s = float(os.environ.get("STUB_STEP_S", "0.01"))
         model = ModelProcess() if "mp" in words else None
+        lease = Lease(store, lease_of(words))
         while not ended.wait(LOOK_S):
+            lease.look(time.monotonic())
             if model is None:
                 continue
             state = model.state()
@@ -94,6 +98,29 @@ class SlowEngine(NetworkEngine):
         for request_id in self.running.keys() & set(self.aborted):
             self.running.pop(request_id, None)
         return message
+
+
+def lease_of(words: list[str]) -> float:
+    """What the command line says of how long prefill keeps blocks that nobody reads, in seconds."""
+    config = json.loads(words[words.index("--kv-transfer-config") + 1])
+    return float(config.get("kv_connector_extra_config", {}).get("kv_lease_duration", 30))
+
+
+class Lease:
+    """Gives back what has been held for longer than the lease. (Nobody renews it here.)"""
+
+    def __init__(self, store: KvStore, lease_s: float) -> None:
+        self._store = store
+        self._lease_s = lease_s
+        self._since: dict[str, float] = {}
+
+    def look(self, now: float) -> None:
+        """Look at what is held now."""
+        held = list(self._store.held)
+        self._since = {handle: self._since.get(handle, now) for handle in held}
+        for handle, since in self._since.items():
+            if now - since > self._lease_s:
+                self._store.held.pop(handle, None)
 
 
 class ModelProcess:

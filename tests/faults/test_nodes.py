@@ -15,7 +15,15 @@ from hosts.network import missing
 
 pytestmark = [pytest.mark.hosts, pytest.mark.skipif(bool(missing()), reason=missing())]
 
-TIMING = Timing(limit_s=1.2, stop_s=4.0, stopped_s=20.0, slack_s=1.0, restart_s=60.0, end_s=30.0)
+TIMING = Timing(
+    limit_s=2.4,
+    stop_s=6.0,
+    stopped_s=20.0,
+    slack_s=1.0,
+    restart_s=60.0,
+    end_s=40.0,
+    lease_s=12.0,
+)
 
 
 def beds(directory: pytest.TempPathFactory, control: str) -> Iterator[NodesBed]:
@@ -27,8 +35,8 @@ def beds(directory: pytest.TempPathFactory, control: str) -> Iterator[NodesBed]:
         model="",
         control=control,
         up_s=120,
-        heartbeat={"interval_s": 0.4, "misses": 3},
-        timeouts={"launch_s": 60, "stop_s": 1, "request_s": 20, "handover_s": 2},
+        heartbeat={"interval_s": 0.8, "misses": 3},
+        timeouts={"launch_s": 60, "stop_s": 1, "request_s": 20, "handover_s": 4, "lease_s": 12},
     ) as bed:
         yield NodesBed(bed, TIMING, QUESTIONS, "stub")
 

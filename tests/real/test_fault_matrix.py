@@ -5,6 +5,7 @@ docs/faults.md says what must come of each cell; tests/faults has the same with 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,12 +27,12 @@ TIMING = Timing(
     slack_s=1.5,
     restart_s=120.0,
     end_s=90.0,
-    lease_s=35.0,
+    lease_s=30.0,
 )
 
 
-def question(length: int, max_tokens: int, seed: int, **options: Any) -> Question:
-    prompt = tuple(random_prompt(length, f"faults {seed}"))
+def question(length: int, max_tokens: int, number: int, **options: Any) -> Question:
+    prompt = tuple(random_prompt(length, f"faults {number}"))
     return Question(prompt, max_tokens, tuple(options.items()))
 
 
@@ -39,6 +40,11 @@ STREAMS = tuple(question(200 + seed, 780, seed) for seed in range(4))
 HELD = tuple(question(260 + 30 * seed, 12, seed) for seed in range(4))
 UNHURRIED = tuple(question(260 + 30 * seed, 12, seed, logprobs=1) for seed in range(4))
 SHORT = question(150, 6, 9)
+UNSAVED = tuple(
+    question(200, 780, 7, **options)
+    for options in ({"presence_penalty": 0.5}, {"seed": 7, "temperature": 0.8})
+    for _ in range(2)
+)
 
 
 def whole(url: str, model: str, asked: Question) -> list[int]:
@@ -63,10 +69,23 @@ def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
         timeouts={"launch_s": 300, "stop_s": 10, "request_s": 60, "handover_s": 5},
     )
     for up in running(cluster):
-        known = {asked: whole(up.url, up.model, asked) for asked in (*STREAMS, *HELD, SHORT)}
+        known = {
+            asked: whole(up.url, up.model, asked)
+            for asked in (*STREAMS, *HELD, SHORT, *set(UNSAVED))
+        }
         known |= dict(zip(UNHURRIED, (known[asked] for asked in HELD), strict=True))
         asked = Questions(STREAMS, HELD, UNHURRIED, SHORT, known.__getitem__)
         yield Bed(up, TIMING, asked)
+
+
+def test_a_stream_that_cannot_go_on_elsewhere_ends_in_an_error_event(bed: Bed) -> None:
+    """Of each kind two, since two decode engines take turns, and one of these is killed."""
+    ends = Counter()
+    for one in bed.killed_under("d0", UNSAVED):
+        wrong = one.wrong(bed.questions.right(one.question), frozenset({"whole", "error"}))
+        assert not wrong, wrong
+        ends[one.ending] += 1
+    assert ends == {"whole": len(UNSAVED) / 2, "error": len(UNSAVED) / 2}
 
 
 @pytest.mark.parametrize("phase", PHASES)

@@ -18,7 +18,15 @@ from real.test_fault_matrix import HELD, SHORT, STREAMS, UNHURRIED, whole
 
 pytestmark = [pytest.mark.real, pytest.mark.skipif(bool(missing()), reason=missing())]
 
-TIMING = Timing(limit_s=3.0, stop_s=10.0, stopped_s=30.0, slack_s=1.5, restart_s=120.0, end_s=90.0)
+TIMING = Timing(
+    limit_s=3.0,
+    stop_s=10.0,
+    stopped_s=30.0,
+    slack_s=1.5,
+    restart_s=120.0,
+    end_s=90.0,
+    lease_s=30.0,
+)
 
 
 @pytest.fixture(scope="module")

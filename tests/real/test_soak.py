@@ -37,7 +37,15 @@ SEED = int(os.environ.get("SOAK_SEED", "1"))
 MAY_GROW_MIB = 30.0
 """Of one controller: what the allocator of a young process takes."""
 MAY_GROW_DESCRIPTORS = 16
-TIMING = Timing(limit_s=6.0, stop_s=0.0, stopped_s=20.0, slack_s=3.0, restart_s=180.0, end_s=90.0)
+TIMING = Timing(
+    limit_s=6.0,
+    stop_s=0.0,
+    stopped_s=20.0,
+    slack_s=3.0,
+    restart_s=180.0,
+    end_s=90.0,
+    lease_s=30.0,
+)
 QUESTIONS = tuple(
     Question(
         tuple(random_prompt(length, f"soak {length}")),
@@ -122,7 +130,7 @@ def test_a_soak_of_kills_answers_nothing_wrong_and_nothing_grows(bed: Bed) -> No
     assert not any(asker.is_alive() for asker in askers), "a request hangs"
     took_s = time.monotonic() - begun
     wait_for(bed.healthy, lambda: f"not healthy again: {brief(bed.status())}", TIMING.restart_s)
-    left = bed.free()
+    left = bed.free(lease=True)
     time.sleep(CALM_S)
     after = descriptors(bed)
     growth = [values[-1] - values[0] for values in sizes.values()]
