@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import pytest
 import zmq
@@ -17,6 +21,7 @@ from vdisagg.control import wire
 from vdisagg.control.endpoint import Endpoint
 from vdisagg.control.sockets import HIGH_WATER, Connections, Sockets
 from vdisagg.errors import PlanConflict
+from vdisagg.launch.local import SWITCHES
 from vdisagg.plan.model import Address, Instance, Process
 
 LIMIT_S = 3.0
@@ -422,6 +427,35 @@ def test_e02_an_engine_that_pings_itself_dials_again_whenever_the_hole_was(scene
     assert scene.ask("b")
     scene.until(lambda: scene.answered("b"))
     assert [added.request_id for added in engine.added] == ["a", "b"]
+
+
+STOCK = """
+import sys
+from fakes.engine import FakeEngine, KvStore
+FakeEngine(sys.argv[1], KvStore())._thread.join()
+"""
+
+
+def test_e02_a_stock_process_with_the_switch_dials_again_whenever_the_hole_was(
+    scene: Scene,
+) -> None:
+    requests, _ = scene.relayed()
+    paths = [SWITCHES, *(Path(p) for p in sys.path if p)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}
+    words = [sys.executable, "-c", STOCK, scene.instance.handshake.zmq]
+    with subprocess.Popen(words, env=environment | {"VDISAGG_PING_S": "1"}) as process:
+        try:
+            scene.until(lambda: "ready" in scene.heard, patience_s=60)
+            assert scene.ask("a")
+            scene.until(lambda: scene.answered("a"))
+            requests.swallow()
+            scene.until(lambda: "lost" in scene.heard)
+            requests.heal()
+            scene.until(lambda: "back" in scene.heard)
+            assert scene.ask("b")
+            scene.until(lambda: scene.answered("b"))
+        finally:
+            process.kill()
 
 
 def test_e02_an_idle_engine_stays_connected(scene: Scene) -> None:

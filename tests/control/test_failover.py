@@ -10,7 +10,7 @@ from control.test_dispatch import Desk, error
 from fakes.messages import PROMPT, abort, prefilled, request, sends
 from vdisagg.control import wire
 from vdisagg.control.actions import Action, Beat, Miss, Note, Pair, Reply, Send
-from vdisagg.control.dispatch import HOPE_S, MOVES
+from vdisagg.control.flights import HOPE_S, MOVES
 
 SQUARE: tuple[Pair, ...] = (("p0", "d0"), ("p0", "d1"), ("p1", "d0"), ("p1", "d1"))
 PLAIN = {"logprobs": None}
@@ -393,6 +393,15 @@ def test_adopted_requests_wait_for_the_engines_to_be_back() -> None:
     desk.links = links
     (sent,) = [a for a in desk.dispatch.links_changed(now=1.2) if isinstance(a, Send)]
     assert prompt_of(wire.decode_add(sent.payload)) == [*PROMPT, 7]
+
+
+def test_decode_does_not_compute_prompts_while_engines_are_just_coming_back() -> None:
+    desk = Desk(alone=True)
+    desk.links, links = [], desk.links
+    desk.ways.alone, desk.ways.coming = ["d0"], True
+    assert sends(desk.dispatch.add(0, request("r"), (), now=1.0)) == []
+    desk.links, desk.ways.coming = links, False
+    assert sends(desk.dispatch.links_changed(now=1.2)) == [("p0", "ADD p:1:0:r")]
 
 
 def test_legs_of_an_earlier_controller_are_stopped_on_sight_and_their_handles_released() -> None:

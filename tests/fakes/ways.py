@@ -19,6 +19,7 @@ class FakeWays:
         self.full_ones: set[str] = set()
         self.expiries: Counter[str] = Counter()
         self.hope = False
+        self.coming = False
 
     def routable(self) -> Sequence[Pair]:
         return self._links()
@@ -39,3 +40,6 @@ class FakeWays:
 
     def hopeful(self) -> bool:
         return self.hope
+
+    def returning(self) -> bool:
+        return self.coming

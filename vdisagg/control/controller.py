@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import time
 from collections.abc import Iterable, Sequence
@@ -12,7 +11,7 @@ from typing import Final
 import msgspec
 
 from vdisagg.cluster import admin
-from vdisagg.control import saved, wire
+from vdisagg.control import report, wire
 from vdisagg.control.actions import Action, Beat, Miss, Note, Pair, Reply, Send
 from vdisagg.control.admin_socket import AdminSocket
 from vdisagg.control.admission import Admission, admitted
@@ -24,14 +23,14 @@ from vdisagg.control.flood import Flood
 from vdisagg.control.front import Front
 from vdisagg.control.handover import HANDOVERS
 from vdisagg.control.history import History
-from vdisagg.control.journal import Journal
+from vdisagg.control.kept import Kept
 from vdisagg.control.lifecycle import SUSPECT_S, Signal
 from vdisagg.control.processes import ProcessWatch
 from vdisagg.control.routing import FewestInFlight
-from vdisagg.control.saved import Saved, SavedFront, SavedInstance
+from vdisagg.control.saved import Saved
 from vdisagg.control.sockets import Sockets
 from vdisagg.control.utility import Answer, Calls
-from vdisagg.errors import Failure, ProtocolError
+from vdisagg.errors import ProtocolError
 from vdisagg.plan.model import Plan
 
 TICK_S: Final = 0.05
@@ -46,9 +45,6 @@ PROBE_TOKENS: Final = range(3, 250)
 
 LEAST_SILENCE_S: Final = 2.0
 """A connection is not given up for less: a machine that is busy may take as long to answer a ping."""
-
-ADOPTABLE: Final = ("connected", "ready", "suspect", "draining")
-"""States of an instance in which an engine core has told us what it tells once only."""
 
 PURGE: Final[tuple[int, int, str, list[object]]] = (0, 0, "reset_prefix_cache", [])
 """A utility call that nobody waits for: calls of the front end count from 1."""
@@ -67,9 +63,7 @@ class Controller:
         """Binds all endpoints; raises PlanConflict. `since`: Unix time when `up` began."""
         now = time.monotonic()
         self._plan = plan
-        self._directory = directory
         self._rng = rng
-        self._since = since
         self._started = time.time()
         self._to_unix = self._started - now
         self._stopping = False
@@ -104,15 +98,10 @@ class Controller:
         self._endpoints = {i.name: Endpoint(self._sockets, i, self) for i in plan.instances}
         self._front = Front(self._sockets, plan.front_end.handshake, self)
         self._admin = AdminSocket(self._sockets, directory, self._asked)
-        self._journal = Journal.open(directory)
-        self._faults: set[str] = set()
-        before = saved.read(
-            directory, created=since, say=lambda text: self._log("controller", text)
-        )
-        if before is None:
-            self._journal.reset()
-        else:
-            self._go_on(before, now=now)
+        self._kept = Kept(directory, run=since, say=lambda text: self._log("controller", text))
+        self._journal = self._kept.journal
+        if self._kept.before is not None:
+            self._go_on(self._kept.before, now=now)
 
     def run(self) -> None:
         """Serve until `stop`."""
@@ -177,32 +166,7 @@ class Controller:
     def _save(self) -> None:
         """What a controller after us needs to know, apart from the journal."""
         self._unsaved = False
-        addresses = self._front.addresses if self._front_state == "attached" else None
-        state = Saved(
-            created=self._since,
-            front=SavedFront(addresses.inputs, addresses.outputs) if addresses else None,
-            instances={
-                engine.name: SavedInstance(
-                    generation=engine.life.generation,
-                    ready=self._ready_payloads.get(engine.name),
-                    state=engine.life.state,
-                )
-                for engine in self.fleet.engines.values()
-                if engine.life.state in ADOPTABLE
-            },
-            links=list(self.fleet.routable()),
-        )
-        try:
-            saved.write(self._directory, state)
-        except Failure as exc:
-            self._say_once(str(exc))
-
-    def _say_once(self, fault: str) -> None:
-        if fault and fault not in self._faults:
-            self._faults.add(fault)
-            self._log(
-                "controller", f"{fault}; a controller after this one could not go on from here"
-            )
+        self._kept.save(self.fleet, self._ready_payloads, self._front.addresses)
 
     # -- what engines say (EngineEvents) ------------------------------------------------------
 
@@ -267,6 +231,7 @@ class Controller:
         """See FrontEvents."""
         self._front_state = "attached"
         self._log("front", f"attached, API servers: {api_servers}")
+        self._tell_health()
         self._save()
 
     def front_resumed(self, api: int, last: int) -> None:
@@ -346,10 +311,10 @@ class Controller:
         self._tell(self.fleet.tick(now=now))
         self._follow_links()
         self._do(self.dispatch.tick(now=now))
+        self._tell_health()
         for note in self._flood.due(now=now):
             self._log(note.subject, note.what)
-        self._journal.tidy()
-        self._say_once(self._journal.fault)
+        self._kept.tidy()
         if self._calls_due and self.fleet.routable():
             due, self._calls_due = self._calls_due, []
             for api, payload in due:
@@ -372,7 +337,11 @@ class Controller:
             reason = f"link {'→'.join(pair)} is {link.state}{because}"
             self._do(self.dispatch.link_lost(pair, reason, now=now))
         self._do(self.dispatch.links_changed(now=now))
-        self._front.health(bool(links), "" if links else self.fleet.why_no_link())
+        self._tell_health()
+
+    def _tell_health(self) -> None:
+        works = bool(self.fleet.routable())
+        self._front.health(works, "" if works else self.fleet.why_no_link())
 
     def _dial_front(self) -> None:
         """The front end gets its engine when there is a working link: then HTTP opens."""
@@ -486,7 +455,13 @@ class Controller:
 
     def _asked(self, request: admin.Request) -> object:
         if request.op == "status":
-            return self.status()
+            return report.status(
+                self.fleet,
+                self.dispatch,
+                self._front_state,
+                started=self._started,
+                to_unix=self._to_unix,
+            )
         if request.op == "events":
             return self._history.after(request.after)
         if request.op == "probe":
@@ -499,26 +474,3 @@ class Controller:
             return admin.Done()
         known = ", ".join(admin.OPERATIONS)
         return admin.Refused(f"unknown operation {request.op!r}; known: {known}")
-
-    def status(self) -> admin.ControllerStatus:
-        """What `vdisagg status` shows."""
-        counts = self.dispatch.counts
-        return admin.ControllerStatus(
-            pid=os.getpid(),
-            started=self._started,
-            front_end=self._front_state,
-            instances=self.fleet.instance_status(self.dispatch.in_flight, to_unix=self._to_unix),
-            links=self.fleet.link_status(to_unix=self._to_unix),
-            totals=admin.Totals(
-                received=counts.received,
-                in_flight=self.dispatch.users_in_flight,
-                finished=counts.finished,
-                failed=counts.failed,
-                aborted=counts.aborted,
-                redone=counts.redone,
-                continued=counts.continued,
-                alone=counts.alone,
-                output_tokens=counts.output_tokens,
-                handles_held=self.dispatch.handles_held,
-            ),
-        )

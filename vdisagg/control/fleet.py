@@ -74,6 +74,10 @@ class Fleet:
             for pair, link in self.links.items()
         )
 
+    def returning(self) -> bool:
+        """Whether engines of the controller before this one have yet to connect: that takes a moment."""
+        return any(e.adopted and e.life.state == "suspect" for e in self.engines.values())
+
     def why_no_link(self) -> str:
         """Why no link may be used, in a line for people."""
         for role in ("prefill", "decode"):

@@ -42,6 +42,9 @@ class Ways(Protocol):
     def hopeful(self) -> bool:
         """Whether there may be a way in a moment: a link is being proved, an engine may be back."""
 
+    def returning(self) -> bool:
+        """Whether engines are just coming back to a new controller, so that there is no hurry."""
+
 
 @dataclass(frozen=True, slots=True)
 class Way:
@@ -91,6 +94,8 @@ class Placing:
                 links = [link for link in links if not self.crowded(link[1], now=now)]
             pair = self._policy.choose(links, self._in_flight)
             return self._over(pair, legs) if pair is not None else Wait.CROWDED
+        if self._ways.returning():
+            return Wait.HOPE
         if self._decode_alone:
             alone = [("", d) for d in self._ways.working_decode() if ("", d) not in avoid]
             if alone:
