@@ -142,6 +142,7 @@ class Stock:
         handshake.setsockopt(zmq.IDENTITY, wire.IDENTITY)
         handshake.connect(scene.instance.handshake.zmq)
         handshake.send(wire.encode({"status": "HELLO"}))
+        scene.until(lambda: "hello" in scene.heard)  # what dials before that is an earlier engine's
         self.handshake = handshake
         self.requests = self.dial(zmq.DEALER, scene.instance.requests)
         self.outputs = self.dial(zmq.PUSH, scene.instance.outputs)
@@ -154,7 +155,6 @@ class Stock:
         return made
 
     def ready(self) -> Stock:
-        self.scene.until(lambda: "hello" in self.scene.heard)
         ready = {"max_model_len": 9, "num_gpu_blocks": 8, "block_size": 7, "vllm_version": "0.32.0"}
         self.requests.send(wire.encode(ready))
         self.handshake.send(wire.encode({"status": "READY"}))

@@ -32,6 +32,22 @@ print("second" if peers[1].poll(2000) else "first" if peers[0].poll(2000) else "
 context.destroy(linger=0)
 """
 
+# What sockets were told about heartbeats when they dialled.
+PINGS = """
+import zmq
+context = zmq.Context()
+context.socket(zmq.PULL).bind("inproc://there")
+for kind in ("DEALER", "PUSH", "SUB"):
+    for address in ("tcp://127.0.0.1:9", "tcp://[::1]:9", "inproc://there"):
+        dialled = context.socket(getattr(zmq, kind))
+        try:
+            dialled.connect(address)
+        except zmq.ZMQError:
+            pass
+        print(kind, address[:3], dialled.HEARTBEAT_IVL, dialled.HEARTBEAT_TIMEOUT, dialled.HEARTBEAT_TTL)
+context.destroy(linger=0)
+"""
+
 BINDING = """
 class nixlBind:
     class nixlAgent:
@@ -75,6 +91,18 @@ def test_the_switch_holds_for_asyncio_sockets_too() -> None:
         "zmq.asyncio.Socket.bind.__module__)"
     )
     assert run(script, [], VDISAGG_CHANNEL="1") == "True vdisagg_sockets"
+
+
+def test_what_an_engine_dials_the_controller_with_pings_and_nothing_else_does() -> None:
+    told = {
+        tuple(line.split()[:2]): line.split()[2:]
+        for line in run(PINGS, [], VDISAGG_PING_S="2.5").splitlines()
+    }
+    for kind in ("DEALER", "PUSH"):
+        assert told[kind, "tcp"] == ["2500", "3750", "0"]
+    quiet = {" ".join(values) for key, values in told.items() if "SUB" in key or "inp" in key}
+    assert quiet == {"0 -1 0"}
+    assert {line.split()[2] for line in run(PINGS, []).splitlines()} == {"0"}
 
 
 @pytest.mark.parametrize("package", ["nixl_cu12", "nixl_cu13", "nixl_rocm"])

@@ -305,6 +305,34 @@ def test_an_engine_started_by_hand_needs_no_file_of_ours(planned: Planned) -> No
     assert not [name for name in d0.env if name.startswith("VDISAGG")]
 
 
+@pytest.mark.parametrize("extra", ["", "control: tunnel\n"])
+def test_e02_engines_beyond_a_network_ping_and_notice_within_the_limit(
+    planned: Planned, extra: str
+) -> None:
+    text = TWO.replace("  n1:", "  h: {device: cpu, data_ip: 192.0.2.1}\n  n1:", 1)
+    text = text.replace("{node: n1}", "{instances: [{node: n1}, {node: h}]}")
+    plan = planned(f"{text}{extra}heartbeat: {{interval_s: 5, misses: 3}}\n", HERE)
+    p0, p1, d0 = (instance.process for instance in plan.instances)
+    assert (p0.env["VDISAGG_PING_S"], d0.env["VDISAGG_PING_S"]) == ("5", "5")
+    assert p0.env["PYTHONPATH"] == "~/.vdisagg/t/p0/switches"
+    assert p0.switches
+    assert p1.switches, "its node is a CPU"
+    assert "VDISAGG_PING_S" not in p1.env, "it is on the controller's machine"
+
+
+def test_e02_the_controllers_own_node_is_no_network_away_and_others_are(planned: Planned) -> None:
+    text = TWO.replace("  n1:", "  h: {gpus: 1, data_ip: 192.0.2.1}\n  n1:", 1).replace(
+        "{node: n2}", "{node: h}"
+    )
+    there = planned(text + "controller: {node: n1}\n", HERE)
+    p0, d0 = (instance.process for instance in there.instances)
+    assert "VDISAGG_PING_S" not in p0.env
+    assert not p0.switches
+    assert d0.env["VDISAGG_PING_S"] == "10"
+    quick = planned(TWO + "heartbeat: {interval_s: 0.5, misses: 1}\n", HERE)
+    assert quick.instances[0].process.env["VDISAGG_PING_S"] == "1"
+
+
 def test_a_controller_on_a_node_is_dialled_at_the_nodes_address_and_has_its_package_beside_it(
     planned: Planned,
 ) -> None:

@@ -11,7 +11,8 @@
   engine's PYTHONPATH) set its delay, in microseconds. Only here: with GPUs cores are plenty.
 - `VDISAGG_KEEP_AFFINITY=1`: vLLM's NIXL connector binds the thread that makes it to the last core
   of each NUMA node, whatever `VLLM_CPU_OMP_THREADS_BIND` says. With the executor below that thread
-  runs the model, and all engines of the machine would share one core.
+  runs the model, and all engines of the machine would share one core. (The switch that lets engines
+  ping has nothing to do with the device: plan.processes has it.)
 - `enforce_eager`: compiling costs minutes on a CPU and gains little. Not with pipeline parallelism,
   where the CPU executor dies on an assertion when it is on. With it goes `TORCH_COMPILE_DISABLE=1`:
   vLLM compiles a few functions all the same, when they are first needed; the first request that
@@ -66,5 +67,5 @@ def engine_flags(device: str, args: Mapping[str, object]) -> dict[str, object]:
 
 
 def takes_switches(device: str) -> bool:
-    """Whether engines on a node with this device take up the switches."""
+    """Whether engines on a node with this device need switches, wherever it is."""
     return device == "cpu"

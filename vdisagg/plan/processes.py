@@ -6,13 +6,14 @@ import json
 
 from vdisagg.plan import device
 from vdisagg.plan.connectors import Connector
-from vdisagg.plan.model import Address, FrontEnd, Process, Secret
+from vdisagg.plan.model import Address, FrontEnd, Heartbeat, Process, Secret
 from vdisagg.plan.site import LOOPBACK, Site
 from vdisagg.topology import flags, vllm_flags
 from vdisagg.topology.engines import Engine, merge_env
 
 FRONT_END = "front-end"
 CONTROLLER = "controller"
+SHORTEST_PING_S = 1.0
 
 
 def engine(
@@ -30,8 +31,11 @@ def engine(
     lease_s = site.topology.timeouts.lease_s
     transfer = connector.settings(wanted.role, device=node.device, lease_s=lease_s)
     # Whoever starts an engine by hand may do so in a container, without our files.
-    switches = device.takes_switches(node.device) and not wanted.manual
+    far = site.is_far_from_controller(wanted.node)
+    switches = (far or device.takes_switches(node.device)) and not wanted.manual
     env = device.engine_environment(node.device, args, switches=switches)
+    if switches and far:  # loopback can't be a black hole
+        env["VDISAGG_PING_S"] = _ping_s(site)
     env |= _stock_environment(site) | wanted.env
     # vLLM ignores --data-parallel-address where the data-parallel size is 1: the variable counts.
     # IPv6 literals go without brackets, here as in the flags: vLLM puts them where they belong.
@@ -153,6 +157,12 @@ def concerns_engines_only(name: str) -> bool:
     """Whether a flag that holds for all engines is not said to the front end."""
     flag = flags.flag_of(name).partition(".")[0]
     return flag in vllm_flags.ENGINE_ONLY or flag == "enforce-eager"
+
+
+def _ping_s(site: Site) -> str:
+    """Seconds between two pings of an engine: it notices within 2.5 times that that nothing comes back."""
+    limit_s = Heartbeat(**site.topology.heartbeat.model_dump()).limit_s
+    return f"{max(SHORTEST_PING_S, limit_s / 3):g}"
 
 
 def _model(site: Site) -> tuple[str, ...]:

@@ -95,6 +95,11 @@ class Site:
             return LOOPBACK
         return self.here.routes.get(name or "", f"ADDRESS-TOWARDS-{name}")
 
+    def is_far_from_controller(self, name: str | None) -> bool:
+        """Whether a network lies between a node and the controller, with a tunnel through it or not."""
+        controller = self.topology.controller.node
+        return name != controller and not (self.node(name).local and self.node(controller).local)
+
     @property
     def reached_from_elsewhere(self) -> bool:
         """Whether any node is another machine."""

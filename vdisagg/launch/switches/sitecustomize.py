@@ -1,12 +1,16 @@
-"""Three switches for stock vLLM processes: all that they ever load from us, through PYTHONPATH.
+"""Four switches for stock vLLM processes: all that they ever load from us, through PYTHONPATH.
 
 VDISAGG_CHANNEL=1                 front end: its messages survive the controller (vdisagg_sockets)
+VDISAGG_PING_S=N                  engines on other machines: they ping the controller every N s
 VDISAGG_NIXL_PROGRESS_DELAY_US=N  engines on CPU: NIXL's progress thread rests N µs between polls
 VDISAGG_KEEP_AFFINITY=1           engines on CPU: no thread is bound to a core from within
 
-The first touches pyzmq, the second NIXL's Python binding, the third the standard library; none
+The first two touch pyzmq, the third NIXL's Python binding, the fourth the standard library; none
 touches vLLM. Without the first a front end drops whatever it sends between a controller's death and the
 next one's coming, and can't tell what the next one says for the second time.
+An engine that does not ping has only the controller's pings to tell it that a path is gone, and libzmq
+ends that watch with the next message of any other kind. A black hole that opens then leaves the
+connection for requests, on which an engine sends nothing, open for ever.
 NIXL's binding asks for a delay of 0, which keeps a core busy for nothing. vLLM's NIXL connector
 binds the thread that makes it to the last core of each NUMA node, also with
 `VLLM_CPU_OMP_THREADS_BIND=nobind`; where one process is the whole engine that is the thread that
@@ -29,6 +33,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from importlib.machinery import ModuleSpec
     from types import ModuleType
+
+PATIENCE = 1.5
+"""A ping that is not answered for so many times N ends the connection, and it is made anew."""
 
 NIXL_BINDINGS = ("nixl_cu13._api", "nixl_cu12._api", "nixl_rocm._api")
 
@@ -74,6 +81,22 @@ def join_channel(sockets: Any) -> None:
     vdisagg_sockets.patch(sockets)
 
 
+def ping(sockets: Any) -> None:
+    """Patch zmq.sugar.socket: what an engine dials the controller with, DEALER and PUSH over TCP, pings."""
+    usual = sockets.Socket.connect
+    every_ms = round(1000 * float(os.environ["VDISAGG_PING_S"]))
+
+    def connect(self: Any, addr: Any) -> Any:
+        import zmq  # half imported when this patch is made
+
+        if str(addr).startswith("tcp:") and self.type in (zmq.DEALER, zmq.PUSH):
+            self.setsockopt(zmq.HEARTBEAT_IVL, every_ms)
+            self.setsockopt(zmq.HEARTBEAT_TIMEOUT, round(PATIENCE * every_ms))
+        return usual(self, addr)
+
+    sockets.Socket.connect = connect
+
+
 def calm(binding: Any) -> None:
     """Patch NIXL's binding: agents get the progress thread's delay from our variable."""
     usual = binding.nixlBind.nixlAgent
@@ -98,8 +121,10 @@ def keep_affinity(system: Any) -> None:
 def wanted(environment: Mapping[str, str]) -> dict[str, Callable[[Any], None]]:
     """The patches that the environment asks for, by module."""
     patches: dict[str, Callable[[Any], None]] = {}
-    if environment.get("VDISAGG_CHANNEL") == "1":
+    if environment.get("VDISAGG_CHANNEL") == "1":  # a front end dials no engine
         patches["zmq.sugar.socket"] = join_channel
+    elif environment.get("VDISAGG_PING_S"):
+        patches["zmq.sugar.socket"] = ping
     if environment.get("VDISAGG_NIXL_PROGRESS_DELAY_US"):
         patches.update(dict.fromkeys(NIXL_BINDINGS, calm))
     return patches
