@@ -92,7 +92,7 @@ class Placing:
         if links:
             if legs is not Legs.PREFILL:
                 links = [link for link in links if not self.crowded(link[1], now=now)]
-            pair = self._policy.choose(links, self._in_flight)
+            pair = self._policy.choose(links, self._loads())
             return self._over(pair, legs) if pair is not None else Wait.CROWDED
         if self._ways.returning():
             return Wait.HOPE
@@ -100,7 +100,7 @@ class Placing:
             alone = [("", d) for d in self._ways.working_decode() if ("", d) not in avoid]
             if alone:
                 free = [pair for pair in alone if not self.crowded(pair[1], now=now)]
-                pair = self._policy.choose(free, self._in_flight)
+                pair = self._policy.choose(free, self._loads())
                 return Way(Stage.WHOLE, pair[1], "", pair[1]) if pair else Wait.CROWDED
         return Wait.HOPE if self._ways.hopeful() else None
 
@@ -115,7 +115,7 @@ class Placing:
     def another_decode(self, prefill: str) -> str:
         """A decode engine for what `prefill` has just done; empty where there is none."""
         others = [link for link in self._ways.routable() if link[0] == prefill]
-        pair = self._policy.choose(others, self._in_flight)
+        pair = self._policy.choose(others, self._loads())
         return pair[1] if pair is not None else ""
 
     def crowded(self, decode: str, *, now: float) -> bool:
@@ -131,6 +131,10 @@ class Placing:
         if len(ends) < 2 or now <= ends[0]:
             return 1
         return max(1, int(len(ends) / (now - ends[0]) * self._lease_s / 3))
+
+    def _loads(self) -> Mapping[str, int]:
+        """Legs at each engine; and at a decode engine also what is bound for it and being prefilled."""
+        return {**self._in_flight, **self._bound}
 
     def bind(self, decode: str) -> None:
         """A request is on its way to a decode engine."""
