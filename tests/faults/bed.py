@@ -11,6 +11,7 @@ import os
 import signal
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -101,8 +102,10 @@ class Bed(Stage):
 
     def _again(self) -> None:
         """What the last hit has left is not this one's fault: wait for the leases' end, else down and up."""
-        if self.healthy() and not self.free(lease=True):
-            return
+        with suppress(AssertionError):
+            wait_for(self.healthy, str, self.timing.restart_s)
+            if not self.free(lease=True):
+                return
         self.cluster.down()
         self.cluster.up()
         wait_for(self.healthy, lambda: f"not healthy after up: {brief(self.status())}", 60)
@@ -139,7 +142,7 @@ class Bed(Stage):
         )
         if cell.component == "guard" and cell.fault == "stop for good":
             os.kill(victim, signal.SIGCONT)
-        report.add(self.free(living=True))
+        report.add(self.free(but=cell.process))
         report.add(self._recovered(cell, before))
         report.notes.append(f"{cell.name}: healthy {time.monotonic() - hit_at:.1f} s after")
         report.add(self.next_is_right(), "idle")

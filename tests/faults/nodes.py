@@ -78,6 +78,11 @@ class NodesBed(Stage):
         with self.bed.here.entered():
             return super().ask(question)
 
+    def serves(self) -> bool:
+        """See Stage."""
+        with self.bed.here.entered():
+            return super().serves()
+
     def report(self, cell: NodeCell) -> Report:
         """What came of it; it is done when first asked for."""
         if cell.name not in self._reports:

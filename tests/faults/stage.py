@@ -3,6 +3,7 @@ afterwards whatever it was: right answers, in time, and nothing left behind."""
 
 from __future__ import annotations
 
+import http.client
 import os
 import signal
 import time
@@ -11,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
+from urllib.parse import urlsplit
 
 from faults.asker import Asked, Ending, Question, wait_for
 from faults.cells import PHASES, Phase
@@ -119,14 +121,27 @@ class Stage:
         return status.instances
 
     def healthy(self) -> bool:
-        """Whether everything is as after `up`."""
+        """Whether everything is as after `up`, HTTP included: it opens when the front end is attached, but
+        a moment later."""
         status = self.status()
         return (
             status is not None
             and status.front_end == "attached"
             and all(instance.state == "ready" for instance in status.instances)
             and all(link.state == "warm" for link in status.links)
+            and self.serves()
         )
+
+    def serves(self) -> bool:
+        """Whether GET /health is answered with 200."""
+        connection = http.client.HTTPConnection(urlsplit(self.url).netloc, timeout=2)
+        try:
+            connection.request("GET", "/health")
+            return connection.getresponse().status == 200
+        except (OSError, http.client.HTTPException):
+            return False
+        finally:
+            connection.close()
 
     def unused(self, instance: str) -> bool:
         """Whether the controller says that nothing is sent there."""
@@ -214,11 +229,15 @@ class Stage:
         one = self.ask(self.questions.short)
         return "".join(self.ended([one], frozenset({"whole"}), time.monotonic() + 60))
 
-    def free(self, *, living: bool = False, lease: bool = False) -> str:
-        """What is left, two seconds after the last request; `living`: at engines that are ready now;
-        `lease`: after that has ended too, where nothing else can give blocks back."""
+    def free(self, *, but: str = "", lease: bool = False) -> str:
+        """What is left two seconds after the last request, at all engines `but` one.
+
+        `lease`: after that has ended too, where nothing else can give blocks back. Probes come and go, so
+        each engine has to be seen without blocks, but not all at the same moment.
+        """
         deadline = time.monotonic() + FREE_S + self.timing.slack_s
         deadline += self.timing.lease_s if lease else 0.0
+        free = {but}
         status = None
         while time.monotonic() < deadline:
             begun = time.time()
@@ -227,18 +246,14 @@ class Stage:
             except ControllerGone:
                 time.sleep(0.1)
                 continue
-            while time.monotonic() < deadline:
-                status = self.status()
-                if status is None:
-                    break
-                looked_at = [i for i in status.instances if i.state == "ready" or not living]
-                if all((i.stats_at or 0) > begun for i in looked_at):
-                    used = sum(i.kv_blocks_used for i in looked_at)
-                    if used == 0 and status.totals.in_flight == 0:
-                        return ""
-                    break
-                time.sleep(0.02)
-        if status is None and living:
+            once_more = time.monotonic() + 0.5
+            while time.monotonic() < once_more and (status := self.status()) is not None:
+                fresh = [i for i in status.instances if (i.stats_at or 0) > begun]
+                free |= {i.name for i in fresh if i.kv_blocks_used == 0}
+                if free >= {i.name for i in status.instances} and status.totals.in_flight == 0:
+                    return ""
+                time.sleep(0.01)
+        if status is None and but:
             return ""  # no controller to ask; the same is looked at again once all is well
         return f"blocks or requests are left: {brief(status)}"
 
