@@ -1,7 +1,8 @@
 """A stand-in for `python -m vdisagg.control STATE_DIR`: answers the admin API out of files.
 
 An engine or front end is ready once the file `ready` is in its process's directory, and dead since the
-Unix time that stands in a file `dead` there.
+Unix time that stands in a file `dead` there. With a file `garbles` a decode engine reads something else
+than prefill wrote.
 """
 
 from __future__ import annotations
@@ -37,12 +38,16 @@ def status(directory: Path, started: float) -> ControllerStatus:
         dead = Path(instance.process.directory) / "dead"
         if dead.exists():
             status.state, status.since, status.reason = "dead", float(dead.read_text()), "it hangs"
+    directories = {i.name: i.process.directory for i in plan.instances}
     links = [
         LinkStatus(p.name, d.name, "warm" if ready[p.name] and ready[d.name] else "cold")
         for p in plan.instances
         for d in plan.instances
         if p.role == "prefill" and d.role == "decode"
     ]
+    for link in links:
+        if (Path(directories[link.decode]) / "garbles").exists() and link.state == "warm":
+            link.state, link.reason = "down", "token 1 of 8 is 5, where it computes 6 alone"
     front = "attached" if ready[plan.front_end.process.name] else "waiting"
     front = "gone" if (Path(plan.front_end.process.directory) / "gone").exists() else front
     return ControllerStatus(os.getpid(), started, front, instances, links, Totals())

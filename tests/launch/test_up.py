@@ -226,6 +226,19 @@ def test_a_missing_executable_ends_the_launch_and_what_was_started(cluster: Clus
     assert record.read(cluster.directory) is None
 
 
+def test_a_link_that_fails_its_proof_ends_the_launch_at_once(cluster: Cluster) -> None:
+    directory = Path(next(p for p in cluster.plan.processes() if p.name == "d0").directory)
+    directory.mkdir(parents=True)
+    (directory / "garbles").touch()
+    with pytest.raises(LaunchFailed) as caught:
+        cluster.up()
+    lines = str(caught.value).splitlines()
+    assert lines[0] == "the KV cache does not arrive intact, so answers would be wrong:"
+    assert "  link p0→d0: token 1 of 8 is 5, where it computes 6 alone" in lines
+    assert lines[-1].startswith("next: ")
+    assert cluster.is_empty()
+
+
 def test_the_deadline_names_who_is_not_ready(cluster: Cluster) -> None:
     cluster.engines["d0"] = LOADS_FOR_EVER
     cluster.launch_s = 1.0

@@ -122,3 +122,9 @@ def casualty(plan: Plan, seen: Sighting, ends: Mapping[str, int] = NO_ENDS) -> C
         if instance.state == "dead":
             return Casualty(instance.name, f"reported dead: {instance.reason or 'no reason given'}")
     return None
+
+
+def broken_links(seen: Sighting) -> list[str]:
+    """Links over which decode's answer was another one than it computes alone, and how, for people."""
+    links = seen.controller.links if seen.controller is not None else []
+    return [f"{n.prefill}→{n.decode}: {n.reason}" for n in links if n.state == "down"]

@@ -26,7 +26,7 @@ from vdisagg.launch.ending import end_processes
 from vdisagg.launch.interrupt import Interrupt
 from vdisagg.launch.lookout import Lookout, by_node, observe_all, unreachable
 from vdisagg.launch.preflight.check import refuse_errors
-from vdisagg.launch.readiness import Casualty, Sighting, casualty, progress
+from vdisagg.launch.readiness import Casualty, Sighting, broken_links, casualty, progress
 from vdisagg.launch.secrets import read_secrets
 from vdisagg.launch.sight import ask_controller, is_healthy, log_files
 from vdisagg.plan.commands import command_line
@@ -126,12 +126,13 @@ def _living_record(
     if earlier is None:
         return None
     name = earlier.plan.name
-    observations = observe_all(
-        earlier.plan, runner_for if runners_of is None else runners_of(earlier.plan)
-    )
+    runners = runner_for if runners_of is None else runners_of(earlier.plan)
+    observations = observe_all(earlier.plan, runners)
     lost = unreachable(earlier.plan, observations)
     if not lost and not any(seen.members or seen.guard_alive for seen in observations.values()):
         report.say(f"nothing of the last run of {name} is left; starting afresh")
+        for left in far_controller.forget((earlier.plan.controller,), runners):
+            report.say(f"left behind: {left}")
         record.remove(state_directory)
         return None
     if earlier.plan.digest != plan.digest:
@@ -212,6 +213,8 @@ class _Launch:
         self._lookout = Lookout(self.plan, runner_for)
         self._lost_at: dict[str, float] = {}
         """Since when nothing has been heard of a process that is not ready either."""
+        self._broken: list[str] = []
+        """Links that fail their proof."""
         self._left: dict[str, Observation] = {}
         """What there was of each process before we began, living or not."""
         self._unheard: set[str] = set()
@@ -374,6 +377,7 @@ class _Launch:
             if lost is not None:
                 raise LaunchFailed(self._obituary(lost))
             self._refuse_lost(entries)
+            self._refuse_broken()
             if all(entry.done for entry in entries):
                 return
             if self._clock() >= deadline:
@@ -382,6 +386,7 @@ class _Launch:
 
     def _look(self, observations: dict[str, Observation]) -> tuple[list[Progress], Casualty | None]:
         seen = self._sighting(observations)
+        self._broken = broken_links(seen)
         elapsed = {name: self._clock() - at for name, at in self._started_at.items()}
         entries = progress(self.plan, seen, {**elapsed, "links": self._clock() - self._begun})
         self._report.progress(entries)
@@ -389,6 +394,20 @@ class _Launch:
         kept = observations if self._mends else self.adopted
         ends = {name: kept[name].ends for name in self.adopted if name in kept}
         return entries, casualty(self.plan, seen, ends)
+
+    def _refuse_broken(self) -> None:
+        """Raises LaunchFailed when the KV cache does not arrive as it was written."""
+        if self._broken:
+            lines = (f"  link {line}" for line in self._broken)
+            raise LaunchFailed(
+                "\n".join(
+                    (
+                        "the KV cache does not arrive intact, so answers would be wrong:",
+                        *lines,
+                        "next: see that all engines load the same weights and have the same settings",
+                    )
+                )
+            )
 
     def _sighting(self, observations: dict[str, Observation]) -> Sighting:
         controller = None
@@ -446,6 +465,8 @@ class _Launch:
             tail = self._runner_for(process.node).tail(process, LAST_LINES, before=before)
         except Failure as exc:
             return f"its log, {log} on {process.node}, cannot be read: {exc}"
+        if not tail and not before:  # it may have been started again since it was seen to die
+            return self._last_words(name, before=True)
         said = [f"  | {line}" for line in tail] or ["  (nothing)"]
         return "\n".join((f"the last lines of {log}:", *said, "next: mend that, then up again"))
 
@@ -456,13 +477,16 @@ class _Launch:
         if names:
             self._report.say(f"ending what was started: {names}")
         ended = end_processes(self._launched, self._runner_for, self.plan.timeouts.stop_s)
-        if not ended.faults and not self.adopted:
+        faults = ended.faults
+        if not faults and not self.adopted:
+            faults = far_controller.forget((self.plan.controller,), self._runner_for)
+        if not faults and not self.adopted:
             record.remove(self._state_directory)
             return
         for process in self._launched:
             self._record.processes.pop(process.name, None)
         self.write(self._phase)
-        for fault in ended.faults:
+        for fault in faults:
             self._report.say(fault)
         if self.adopted:
             kept = ", ".join(f"{name} (pid {seen.pid})" for name, seen in self.adopted.items())
