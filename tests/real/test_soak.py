@@ -96,7 +96,7 @@ def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
         prefill={"node": "here", "count": 2},
         decode={"instances": [{"node": "here"}, {"node": "here", **mp}]},
         heartbeat={"interval_s": 2, "misses": 3},
-        restart={"stopped_s": TIMING.stopped_s, "limit": 1000},
+        restart={"stopped_s": TIMING.stopped_s, "limit": 1000, "reset_s": 5},
         timeouts={"launch_s": 300, "stop_s": 10, "request_s": 60, "handover_s": 15},
     )
     for up in running(cluster):
@@ -167,6 +167,7 @@ def ask_on(bed: Bed, tally: Tally, stop: threading.Event, number: int) -> None:
             continue
         tally.endings[str(asked.ending)] += 1
         tally.wrong.append(f"{time.strftime('%H:%M:%S')} {wrong}")
+        print(tally.wrong[-1], flush=True)
         time.sleep(0.5)
 
 
@@ -182,10 +183,14 @@ def kill_one(bed: Bed, tally: Tally, rng: random.Random) -> None:
             victim = bed.pid_of(component, process)
         except (AssertionError, OSError, ValueError):  # it is only just being started
             continue
+        began = time.monotonic()
+        try:
+            os.kill(victim, signal.SIGKILL)
+        except ProcessLookupError:  # the last kill's successor is not there yet
+            continue
         print(f"{time.strftime('%H:%M:%S')} kill -9 {component} of {process}", flush=True)
         if component == "front end":
-            watch_front(bed, tally)
-        os.kill(victim, signal.SIGKILL)
+            watch_front(bed, tally, began)
         tally.kills[component] += 1
         return
     tally.skipped += 1
@@ -205,9 +210,8 @@ def spare(bed: Bed, process: str) -> bool:
     return process in ready and bool(rest)
 
 
-def watch_front(bed: Bed, tally: Tally) -> None:
+def watch_front(bed: Bed, tally: Tally, begin: float) -> None:
     """Note when HTTP is back, in a thread."""
-    begin = time.monotonic()
     place = len(tally.front_down)
     tally.front_down.append((begin, float("inf")))
 
