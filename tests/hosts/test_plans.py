@@ -8,6 +8,7 @@ import signal
 from typing import TYPE_CHECKING
 
 from hosts.bed import Bed
+from vdisagg.cluster import leftovers
 
 if TYPE_CHECKING:
     from hosts.network import Network
@@ -99,8 +100,13 @@ def test_controller_and_front_end_on_a_node_go_on_without_the_machine_that_launc
     assert bed.status()["controller_answers"]
     assert "p0→d0" in bed.vdisagg("events").stdout
     assert [words for words in bed.here.processes().values() if "vdisagg" in words] == []
+    kept = n1.home / ".vdisagg" / "net" / "controller"
+    assert (kept / leftovers.JOURNAL_FILE).read_bytes()
     bed.vdisagg("down")
     bed.nothing_is_left()
+    left = {path.name for path in kept.iterdir()}
+    assert left.isdisjoint(leftovers.OF_A_RUN), "the token ids of prompts stand in some of these"
+    assert leftovers.EVENTS_FILE in left
 
 
 def test_a_controller_on_a_node_serves_a_front_end_and_an_engine_here(bed: Bed) -> None:

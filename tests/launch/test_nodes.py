@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from fakes.node import FakeConnection
-from vdisagg.cluster import record
+from vdisagg.cluster import leftovers, record
 from vdisagg.cluster.snapshot import DownResult, Observation
 from vdisagg.errors import Failure, LaunchFailed, Unreachable
 from vdisagg.launch.background import at_once, failures, raise_all
@@ -255,6 +255,40 @@ def test_down_ends_what_it_reaches_and_the_next_one_the_rest(spread: Cluster, ho
     assert spread.down().ran
     assert spread.is_empty()
     assert record.read(spread.directory) is None
+
+
+def test_down_removes_what_a_controller_on_a_node_kept_of_its_run_and_leaves_logs(
+    spread: Cluster, hosts: Hosts
+) -> None:
+    directory = spread.root / "n1" / "demo" / "controller"
+    spread.extra["controller"] = {"node": "n1", "directory": str(directory)}
+    directory.mkdir(parents=True)
+    for name in (leftovers.EVENTS_FILE, record.LOG_FILE, *leftovers.OF_A_RUN[1:]):
+        (directory / name).write_text("a prompt")
+    (directory / leftovers.OF_A_RUN[0]).mkdir()  # what can't be removed as a file
+    record.write(spread.directory, record.Record(spread.plan, 0.0, 1, "up", {}))
+    with pytest.raises(
+        Failure, match=r"(?s)not down:\n  the journal, with the .*demo/controller on n1: .*next: "
+    ):
+        spread.down()
+    assert record.read(spread.directory) is not None
+    (directory / leftovers.OF_A_RUN[0]).rmdir()
+    assert spread.down().ran
+    there = {path.name for path in directory.iterdir()}
+    assert there.isdisjoint(leftovers.OF_A_RUN)
+    assert there >= {leftovers.EVENTS_FILE, record.LOG_FILE}
+
+
+def test_what_a_run_without_a_record_left_of_its_messages_is_removed_as_well(
+    spread: Cluster, hosts: Hosts
+) -> None:
+    spread.up()
+    record.remove(spread.directory)
+    kept = [Path(spread.plan.controller.directory), spread.directory]
+    for directory in kept:
+        (directory / leftovers.JOURNAL_FILE).write_text("a prompt")
+    find(spread, hosts)
+    assert [path for directory in kept for path in directory.glob("journal*")] == []
 
 
 def test_up_over_nodes_that_do_not_answer_starts_nothing_twice(

@@ -286,6 +286,20 @@ def test_what_runs_is_found_by_its_mark(
     assert [one.living for one in runner.find(["~/.vdisagg/demo"])] == [(), ()]
 
 
+def test_files_are_removed_there_where_they_are_there(
+    runner: RemoteRunner, connection: FakeConnection, make_process: Callable[..., Process]
+) -> None:
+    process = make_process("true")
+    runner.start(process, {}, 1.0, {"a": "1", "b": "2"})
+    runner.remove(process, ["nothing", "a"])
+    directory = connection.home / ".vdisagg/demo/p0"
+    assert not (directory / "a").exists()
+    assert (directory / "b").exists()
+    (directory / "c").mkdir()
+    with pytest.raises(Failure, match=r"/demo/p0/c"):
+        runner.remove(process, ["c"])
+
+
 def test_d05_without_a_python_the_node_and_what_to_do_are_named(
     runner: RemoteRunner, connection: FakeConnection, tmp_path: Path
 ) -> None:

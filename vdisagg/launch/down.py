@@ -6,12 +6,13 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
-from vdisagg.cluster import record
+from vdisagg.cluster import leftovers, record
 from vdisagg.cluster.admin import SOCKET_NAME
 from vdisagg.cluster.snapshot import DownResult
 from vdisagg.errors import Failure
+from vdisagg.launch import far_controller
 from vdisagg.launch.background import at_once
-from vdisagg.launch.ending import Ended, end_processes
+from vdisagg.launch.ending import end_processes
 from vdisagg.launch.interrupt import Interrupt
 from vdisagg.launch.sight import log_files
 from vdisagg.plan.model import Process
@@ -47,7 +48,8 @@ def down(
             return DownResult(name, ran=False, ended={}, log_files={})
         plan = recorded.plan
         ended = end_processes(plan.processes(), runner_for, plan.timeouts.stop_s)
-        _refuse_faults(name, ended)
+        _refuse_faults(name, ended.faults)
+        _refuse_faults(name, far_controller.forget((plan.controller,), runner_for))
         not_ours = tuple(instance.name for instance in plan.manual_instances())
         record.remove(state_directory)
         (state_directory / SOCKET_NAME).unlink(missing_ok=True)  # a killed controller leaves it
@@ -76,7 +78,10 @@ def down_found(
         interrupt.undoing()
         found, unsearched = _search(plan, runner_for, say)
         ended = end_processes(found, runner_for, plan.timeouts.stop_s)
-        _refuse_faults(plan.name, Ended(ended.pids, (*unsearched, *ended.faults)))
+        _refuse_faults(plan.name, (*unsearched, *ended.faults))
+        controllers = [process for process in found if process.kind == "controller"]
+        _refuse_faults(plan.name, far_controller.forget(controllers, runner_for))
+        leftovers.remove(state_directory)
         there = {p.name: f"{p.directory}/{record.LOG_FILE}" for p in found if ended.pids[p.name]}
         pids = {name: ended.pids[name] for name in there}
         return DownResult(plan.name, ran=bool(there), ended=pids, log_files=there)
@@ -128,13 +133,13 @@ def _find(runner_for: RunnerFor, node: str, folders: Sequence[str]) -> list[Foun
         raise Failure(f"{exc.filename}: {exc.strerror}") from exc
 
 
-def _refuse_faults(name: str, ended: Ended) -> None:
-    if ended.faults:
+def _refuse_faults(name: str, faults: Sequence[str]) -> None:
+    if faults:
         raise Failure(
             "\n".join(
                 (
                     f"cluster {name} is not down:",
-                    *(f"  {fault}" for fault in ended.faults),
+                    *(f"  {fault}" for fault in faults),
                     "next: mend that, then the same command again: it goes on with what is left",
                 )
             )

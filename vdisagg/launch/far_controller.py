@@ -10,14 +10,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vdisagg.cluster import admin, record
+from vdisagg.cluster import admin, leftovers, record
 from vdisagg.errors import ControllerGone, Failure
 from vdisagg.launch.background import in_background
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from vdisagg.cluster.record import Record
     from vdisagg.launch.runner import RunnerFor
-    from vdisagg.plan.model import Plan
+    from vdisagg.plan.model import Plan, Process
 
 PACKAGE = "package"  # plan.processes puts it on the controller's PYTHONPATH
 PARTS = ("*.py", "cluster/*.py", "control/*.py", "plan/*.py")
@@ -49,6 +51,22 @@ def files(recorded: Record) -> dict[str, str]:
     modules = [path for pattern in PARTS for path in sorted(root.glob(pattern))]
     travelling = {f"{PACKAGE}/vdisagg/{p.relative_to(root)}": p.read_text() for p in modules}
     return {record.RECORD_FILE: record.encode(recorded).decode(), **travelling}
+
+
+def forget(controllers: Iterable[Process], runner_for: RunnerFor) -> tuple[str, ...]:
+    """Remove what controllers that have ended kept of their run in their own directories, if anything.
+
+    A controller on this machine keeps it beside the record, and it goes with that. Returns what is left,
+    and why.
+    """
+    left = []
+    for process in controllers:
+        try:
+            runner_for(process.node).remove(process, leftovers.OF_A_RUN)
+        except Failure as exc:
+            what = "the journal, with the token ids of prompts and answers"
+            left.append(f"{what}, in {process.directory} on {process.node}: {exc}")
+    return tuple(left)
 
 
 def ask(

@@ -72,6 +72,13 @@ class LocalRunner:
     def stop_all(self, processes: Sequence[Process], grace_s: float) -> list[Stopped]:
         return [answers.stopped(done) for done in guard.stop_all(_directories(processes), grace_s)]
 
+    def remove(self, process: Process, names: Sequence[str]) -> None:
+        try:
+            for name in names:
+                (_directory(process) / name).unlink(missing_ok=True)
+        except OSError as exc:
+            raise Failure(f"{exc.filename}: {exc.strerror}") from exc
+
     def find(self, folders: Sequence[str]) -> list[Found]:
         found = guard.find([Path(folder).expanduser() for folder in folders])
         return [answers.found(one) for one in found]

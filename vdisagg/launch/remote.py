@@ -70,6 +70,16 @@ for path, text in json.load(sys.stdin).items():
 """Writes our files, each whole: one trip for all, where a file at a time would be one each."""
 
 
+REMOVE = """\
+import os, sys
+for name in sys.argv[2:]:
+    try:
+        os.unlink(os.path.join(os.path.expanduser(sys.argv[1]), name))
+    except FileNotFoundError:
+        pass
+"""
+
+
 class Completed(Protocol):
     """How a command ended."""
 
@@ -144,6 +154,13 @@ class RemoteRunner:
         words = ("stop", str(grace_s), *_places(processes))
         done = self._guard(*words, limit_s=grace_s + STOP_MARGIN_S)
         return [answers.stopped(one) for one in done]
+
+    def remove(self, process: Process, names: Sequence[str]) -> None:
+        python = self._arrive().python
+        words = (python, "-I", "-S", "-c", REMOVE, process.directory, *names)
+        done = self._connection.run(words, limit_s=ASK_LIMIT_S)
+        if done.code:
+            raise Failure((done.stderr.strip().splitlines() or ["it said nothing"])[-1])
 
     def find(self, folders: Sequence[str]) -> list[Found]:
         return [answers.found(one) for one in self._guard("find", *folders)]

@@ -86,6 +86,12 @@ class Runner(Protocol):
     def stop_all(self, processes: Sequence[Process], grace_s: float) -> list[Stopped]:
         """`stop` for each, all at once."""
 
+    def remove(self, process: Process, names: Sequence[str]) -> None:
+        """Remove files in the process's directory, in this order; those that aren't there are no fault.
+
+        Raises Failure.
+        """
+
     def find(self, folders: Sequence[str]) -> list[Found]:
         """What was started in any directory of these folders and may still live."""
 
