@@ -62,7 +62,6 @@ class Endpoint:
         self._outputs = sockets.bindable(zmq.PULL, f"{name} outputs")
         self._requests = sockets.bindable(zmq.ROUTER, f"{name} requests")
         self._handshake = sockets.bindable(zmq.ROUTER, f"{name} handshake")
-        # Outputs come first: what a dying engine still said is heard before its connection's end.
         sockets.watch(self._outputs, self._guarded(self._on_outputs))
         sockets.watch(self._requests, self._guarded(self._on_ready_payload))
         sockets.watch(self._handshake, self._guarded(self._on_handshake))
@@ -151,12 +150,10 @@ class Endpoint:
         self._events.engine_ready(self._name, self._payload, ready)
 
     def _on_outputs(self) -> None:
-        # Outputs bear no numbers: those of a second connection must not pass for the first one's.
-        self._connections[-1].look()
-        self._read_outputs()
-
-    def _read_outputs(self) -> None:
         for payload, *frames in messages(self._outputs, frames=1):
+            # Outputs bear no numbers, so what may be a second connection's must not pass for more of
+            # the first one's: its coming has been told by the time that its message is here.
+            self._connections[-1].look()
             if self._gone:
                 continue
             if payload == wire.ENGINE_CORE_DEAD and not frames:
@@ -168,8 +165,6 @@ class Endpoint:
             self._events.engine_outputs(self._name, wire.decode_outputs(payload), frames)
 
     def _on_connections(self) -> None:
-        if not any(each.renewed for each in self._connections):
-            self._read_outputs()  # what a dying engine still said
         if self._gone:
             return
         if any(each.lost for each in self._connections) and not self._missed:

@@ -207,8 +207,6 @@ class Connections:
         self._monitor = socket.get_monitor_socket(BEGUN | MADE | ENDED)
         self.lost = False
         """Whether the last connection has gone, or was given up, since the last call of `changed`."""
-        self.renewed = False
-        """Whether the peer has connected again, with the connection before still there, since then."""
         sockets.watch(self._monitor, self._read)
 
     @property
@@ -233,7 +231,7 @@ class Connections:
             elif event == ENDED:
                 self._end(descriptor)
         self._changed()
-        self.lost = self.renewed = False
+        self.lost = False
 
     def look(self) -> None:
         """Take news in now, if there are any, rather than when their turn comes."""
@@ -243,7 +241,7 @@ class Connections:
     def _make(self, descriptor: int) -> None:
         if self._made and not self._dialled:
             self.renew()
-            self.lost = self.renewed = True
+            self.lost = True
         self._made.add(descriptor)
 
     def _end(self, descriptor: int) -> None:
