@@ -129,6 +129,7 @@ def test_a_soak_of_kills_answers_nothing_wrong_and_nothing_grows(bed: Bed) -> No
         asker.join(TIMING.end_s + 30)
     assert not any(asker.is_alive() for asker in askers), "a request hangs"
     took_s = time.monotonic() - begun
+    print(f"{dict(tally.endings)}, {len(tally.wrong)} wrong; now all has to get well", flush=True)
     wait_for(bed.healthy, lambda: f"not healthy again: {brief(bed.status())}", TIMING.restart_s)
     left = bed.free(lease=True)
     time.sleep(CALM_S)
