@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-
 from control.test_dispatch import Desk
 from control.test_failover import replies
 from fakes.messages import request, sends
 from vdisagg.control.flights import HOPE_S
 
 
-@pytest.mark.xfail(
-    strict=True, reason="flights.held_too_long counts HOPE_S from when a request was first held"
-)
 def test_a_request_that_was_long_in_the_queue_waits_for_a_lost_engine_as_long_as_others() -> None:
     """How long it has been waiting for a place says nothing of how long there has been no way."""
     desk = Desk()

@@ -64,6 +64,8 @@ class Flights:
         self._legs = legs
         self._request_s = request_s
         self._alone = False
+        self._no_way_since: float | None = None
+        """Since when what is held has had nothing but hope."""
 
     def enter(self, flight: Flight, *, now: float) -> list[Action]:
         """A new request: on its way, held, or without a way."""
@@ -122,6 +124,10 @@ class Flights:
         while self.held:
             flight = self.held[0]
             way = self._placing.choose(legs_of(flight.asked_sampling), now=now)
+            if way is not Wait.HOPE:
+                self._no_way_since = None
+            elif self._no_way_since is None:
+                self._no_way_since = now
             if isinstance(way, Wait):
                 break
             if way is None:
@@ -147,9 +153,12 @@ class Flights:
             )
 
     def held_too_long(self, flight: Flight, *, now: float) -> list[Action]:
+        """End a request that has been held for too long; nothing if it has not."""
         way = self._placing.choose(legs_of(flight.asked_sampling), now=now)
-        limit = HOPE_S if way is Wait.HOPE else self._request_s
-        if now - flight.leg_started <= limit:
+        since, limit = flight.leg_started, self._request_s
+        if way is Wait.HOPE:  # however long it had waited for its turn before
+            since, limit = max(since, self._no_way_since or since), HOPE_S
+        if now - since <= limit:
             return []
         reason = way.value if isinstance(way, Wait) else "others were before it"
         return self.give_out(flight, f"{reason} for {limit:g} s")
