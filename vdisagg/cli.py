@@ -82,7 +82,8 @@ def up(
 ) -> None:
     """Start the cluster that FILE describes, and wait until it serves.
 
-    Ctrl-C at any moment ends what was started. Exit code 0 also when the same cluster runs already.
+    Of a cluster that is up, what is dead or hangs is started again. Ctrl-C at any moment ends what was
+    started. Exit code 0 also when nothing had to be.
     """
     from vdisagg.cluster.record import state_directory
     from vdisagg.launch.addresses import find_addresses
