@@ -10,7 +10,8 @@ from control.test_dispatch import Desk, error
 from fakes.messages import PROMPT, abort, prefilled, request, sends
 from vdisagg.control import wire
 from vdisagg.control.actions import Action, Beat, Miss, Note, Pair, Reply, Send
-from vdisagg.control.flights import HOPE_S, MOVES
+from vdisagg.control.flights import HOPE_S, MOVES, REDOS
+from vdisagg.control.release import LEASE_S
 
 SQUARE: tuple[Pair, ...] = (("p0", "d0"), ("p0", "d1"), ("p1", "d0"), ("p1", "d1"))
 PLAIN = {"logprobs": None}
@@ -68,11 +69,15 @@ def test_b03_a_request_whose_handle_dies_with_prefill_does_not_wait_for_decode()
     ]
 
 
-def test_a_request_is_begun_again_once() -> None:
+def test_a_request_that_engines_die_of_is_not_begun_again_for_ever() -> None:
     desk = Desk(*SQUARE).started()
-    desk.dispatch.instance_lost("p0", "dead", now=2.0)
-    actions = desk.dispatch.instance_lost("p1", "dead", now=3.0)
-    assert replies(actions) == [error("r")]
+    deaths = 0
+    told: list[wire.Output] = []
+    while not told:
+        (at,) = desk.loads
+        told = replies(desk.dispatch.instance_lost(at, "dead", now=2.0))
+        deaths += 1
+    assert (told, deaths) == ([error("r")], REDOS + 1)
     assert (desk.loads, desk.dispatch.users_in_flight) == ({}, 0)
 
 
@@ -186,6 +191,34 @@ def test_what_waits_for_a_transfer_over_a_link_that_goes_down_takes_another() ->
     actions = desk.dispatch.link_lost(("p0", "d0"), "link p0→d0 is stale", now=3.0)
     assert sends(actions)[0] == ("d0", "ABORT d:2:0:r")
     assert notes(actions) == ["r: link p0→d0 is stale; begun again over p1→d1"]
+
+
+def test_what_waited_for_a_transfer_goes_to_another_decode_engine_rather() -> None:
+    desk = Desk(*SQUARE).decoding()
+    desk.links.remove(("p0", "d0"))
+    for _ in range(4):  # d0 would be the next in turn
+        desk.dispatch.policy.choose([("p0", "d1")], {})
+    actions = desk.dispatch.link_lost(("p0", "d0"), "stale", now=3.0)
+    assert notes(actions)[0].endswith("→d1")
+
+
+def test_a_handle_that_nobody_can_give_back_yet_is_given_back_when_somebody_can() -> None:
+    desk = Desk()
+    desk.links, links = [], desk.links
+    assert desk.hear("p0", prefilled("p:0:0:r")) == [], "of an earlier controller; no link works"
+    assert sends(desk.dispatch.tick(now=4.0)) == []
+    desk.links = links
+    assert sends(desk.dispatch.tick(now=5.0)) == [("d0", "ADD r:1:-1:d0"), ("d0", "ADD n:2:-1:d0")]
+    assert sends(desk.dispatch.tick(now=6.0)) == [], "once"
+
+
+def test_a_handle_is_owed_no_longer_than_its_lease() -> None:
+    desk = Desk()
+    desk.links, links = [], desk.links
+    desk.hear("p0", prefilled("p:0:0:r"))
+    desk.dispatch.tick(now=3.0 + LEASE_S)
+    desk.links = links
+    assert sends(desk.dispatch.tick(now=4.0 + LEASE_S)) == []
 
 
 def test_what_has_arrived_stays_when_its_link_goes_down() -> None:

@@ -130,5 +130,3 @@ def test_engines_that_go_and_come_leave_no_handle_on_those_that_live(seed: int, 
     world.drain()
     check_idle(world)
     assert all(not engine.jobs for engine in world.engines.values())
-    if fault == "cut and back":
-        check_once(world)

@@ -228,14 +228,22 @@ class Dispatch:
     def instance_back(self, name: str, *, now: float) -> list[Action]:
         """The same engine is connected again: what it still does for requests that went elsewhere is
         stopped, and it takes a step in case it owes its peers a release."""
-        return [*self._legs.back(name), *self.nudge(name, now=now), *self._flights.admit(now=now)]
+        return [
+            *self._legs.back(name, now=now),
+            *self.nudge(name, now=now),
+            *self._flights.admit(now=now),
+        ]
 
     def link_lost(self, pair: Pair, reason: str, *, now: float) -> list[Action]:
-        """A link is not to be used any more: what still waits for its transfer goes elsewhere."""
+        """A link is not to be used any more: what still waits for its transfer goes elsewhere, rather
+        to another decode engine: its end may be what is wrong with the link."""
+        links = self.ways.routable()
+        same = {link for link in links if link[1] == pair[1]}
+        avoid = {pair, *same} if len(same) < len(links) else {pair}
         actions: list[Action] = []
         for flight in list(self._flights.by_key.values()):
             if flight.unread and flight.link == pair and flight.api != PROBE:
-                actions += self._flights.fail(flight, reason, now=now, avoid={pair})
+                actions += self._flights.fail(flight, reason, now=now, avoid=avoid)
         return actions
 
     def links_changed(self, *, now: float) -> list[Action]:
@@ -246,8 +254,7 @@ class Dispatch:
 
     def tick(self, *, now: float) -> list[Action]:
         """Ends what has waited too long. Call a few times a second."""
-        self._releases.tick(now=now)
-        actions = self._flights.admit(now=now)
+        actions = [*self._releases.tick(now=now), *self._flights.admit(now=now)]
         for flight in list(self._flights.by_key.values()):
             if flight.api == PROBE or flight.begun or flight.key not in self._flights.by_key:
                 continue

@@ -81,6 +81,8 @@ class Flight:
     """Whether the client has had any output."""
     redone: int = 0
     """How often it was begun again with no token sent."""
+    refused: bool = False
+    """Whether an engine has ended a leg of it with an error."""
     moved: int = 0
     """How often its answer was continued elsewhere."""
     latency_s: float = 0.0

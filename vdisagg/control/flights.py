@@ -24,6 +24,10 @@ from vdisagg.control.placing import Placing, Wait, Way, Ways
 HOPE_S: Final = 5.0
 """How long a request waits for a way that may be there in a moment: as long as a lost engine has."""
 
+REDOS: Final = 3
+"""How often a request is begun again because engines or links were lost under it; an engine may refuse it
+once. It may be the request that kills them."""
+
 MOVES: Final = 8
 """How often one answer is continued: more engines than that do not die of chance."""
 
@@ -79,14 +83,24 @@ class Flights:
         return self.depart(flight, way, now=now)
 
     def again(
-        self, flight: Flight, reason: str, *, avoid: Collection[Pair] = (), now: float
+        self,
+        flight: Flight,
+        reason: str,
+        *,
+        avoid: Collection[Pair] = (),
+        refused: bool = False,
+        now: float,
     ) -> list[Action]:
-        """Begin a request again, or continue its answer; nothing where that can't be."""
+        """Begin a request again, or continue its answer; nothing where that can't be.
+
+        `refused`: an engine has ended it, rather than been lost.
+        """
         if flight.sent:
             if flight.moved >= MOVES or hindrance(flight.request, flight.sampling):
                 return []
-        elif flight.redone:
+        elif flight.redone >= REDOS or (refused and flight.refused):
             return []
+        flight.refused = flight.refused or refused
         asked = self.left(flight)
         way = self._placing.choose(legs_of(asked[1]), avoid, now=now)
         if way is None:
@@ -113,6 +127,8 @@ class Flights:
     def depart(self, flight: Flight, way: Way | Wait, *, now: float) -> list[Action]:
         if isinstance(way, Way):
             return [*self._say_if_alone(way, flight), self.take(flight, way, now=now)]
+        if way is Wait.HOPE and self._no_way_since is None:
+            self._no_way_since = now
         flight.stage, flight.at, flight.leg_started = Stage.HELD, "", now
         flight.begun = False
         self.held.append(flight)
@@ -191,7 +207,8 @@ class Flights:
             self.end(flight)
             return [*actions, Miss(flight.link, True, reason)]
         if output is None or output.mm_cache_miss_hashes == wire.NIL:
-            again = self.again(flight, reason, avoid=avoid, now=now)
+            refused = output is not None
+            again = self.again(flight, reason, avoid=avoid, refused=refused, now=now)
             if again:
                 return [*actions, *again]
         return [*actions, *self.give_out(flight, reason, output)]

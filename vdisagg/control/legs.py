@@ -92,10 +92,21 @@ class LegBook:
         nudge = self._releases.nudge(flight.at, now=now) if flight.unread else []
         return [abort, *nudge]
 
-    def back(self, name: str) -> list[Action]:
-        """An engine can be reached again: stop what it still does for requests that went elsewhere."""
-        legs = [orphan.leg for orphan in self._orphans.pop(name, ())]
-        return [Send(name, wire.ABORT, wire.encode(legs))] if legs else []
+    def back(self, name: str, *, now: float) -> list[Action]:
+        """An engine can be reached again: stop what it still does for requests that went elsewhere.
+
+        An unread handle is given back as well: the leg may never have reached the engine, which then
+        does not know what to give back. Two releases of one handle harm nobody.
+        """
+        orphans = self._orphans.pop(name, [])
+        if not orphans:
+            return []
+        legs = [orphan.leg for orphan in orphans]
+        actions: list[Action] = [Send(name, wire.ABORT, wire.encode(legs))]
+        for orphan in orphans:
+            if orphan.handle != wire.NIL:
+                actions += self._releases.release((orphan.link[0], name), orphan.handle, now=now)
+        return actions
 
     def buried(self, name: str, *, now: float) -> list[Action]:
         """An engine is dead: release what it was to read, through another one."""

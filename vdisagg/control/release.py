@@ -34,6 +34,15 @@ class _Abandoned:
     expires: float
 
 
+@dataclass(frozen=True, slots=True)
+class _Owed:
+    """A handle that nobody could be asked to give back when it was time."""
+
+    link: Pair
+    handle: msgspec.Raw
+    expires: float
+
+
 class Releases:
     """Abandoned legs and nudges. `links` tells which pairs work, at the time of asking."""
 
@@ -41,6 +50,7 @@ class Releases:
         self._links = links
         self._ids = ids
         self._abandoned: dict[str, _Abandoned] = {}
+        self._owed: list[_Owed] = []
         self._nudges: dict[str, str] = {}
         self._nudge_again: set[str] = set()
 
@@ -53,12 +63,13 @@ class Releases:
     ) -> list[Action]:
         """Give a handle's blocks back, through a decode engine that has met its prefill engine.
 
-        With none but one that is `lost`, the end of the lease has to do it.
+        With none but one that is `lost`, as soon as there is one, or else the end of the lease does it.
         """
         links = self._links()
         others = [other for other in links if other[0] == link[0]]
         decode = (link if link in links or not others else others[0])[1]
         if decode in (lost, ""):
+            self._owed.append(_Owed(link, handle, now + LEASE_S))
             return []
         request = release_request(self._ids.new("r", PROBE, decode), handle, now=now)
         return [Send(decode, wire.ADD, wire.encode(request)), *self.nudge(decode, now=now)]
@@ -92,6 +103,14 @@ class Releases:
         self._nudges.pop(name, None)
         self._nudge_again.discard(name)
 
-    def tick(self, *, now: float) -> None:
-        """Forget the legs whose lease has ended."""
+    def tick(self, *, now: float) -> list[Action]:
+        """Give back what could not be before, and forget what the end of its lease has."""
         self._abandoned = {k: v for k, v in self._abandoned.items() if v.expires > now}
+        owed, self._owed = self._owed, []
+        actions: list[Action] = []
+        for one in owed:
+            if any(link[0] == one.link[0] for link in self._links()):
+                actions += self.release(one.link, one.handle, now=now)
+            elif one.expires > now:
+                self._owed.append(one)
+        return actions
