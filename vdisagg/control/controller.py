@@ -46,6 +46,9 @@ PROBE_TOKENS: Final = range(3, 250)
 LEAST_SILENCE_S: Final = 2.0
 """A connection is not given up for less: a machine that is busy may take as long to answer a ping."""
 
+ASSUME_S: Final = 3.0
+"""An engine sends its ready payload as soon as it is connected; this is how long the news may take."""
+
 PURGE: Final[tuple[int, int, str, list[object]]] = (0, 0, "reset_prefix_cache", [])
 """A utility call that nobody waits for: calls of the front end count from 1."""
 
@@ -76,6 +79,8 @@ class Controller:
         self._processes = ProcessWatch(plan, since=since)
         self._front_state: admin.FrontState = "waiting"
         self._calls_due: list[tuple[int, bytes]] = []
+        self._loading: dict[str, float | None] = {}
+        """Engines that were loading under the controller before us: since when they have been joined."""
         roles = {i.name: i.role for i in plan.instances}
         self.fleet = Fleet.of(roles, plan.heartbeat, now=now, rng=rng)
         self._links: Sequence[Pair] = self.fleet.routable()
@@ -132,14 +137,15 @@ class Controller:
                 ready = wire.decode_ready(instance.ready)
                 self._ready_payloads[name] = instance.ready
                 self._endpoints[name].restore(instance.ready)
+            else:
+                self._loading[name] = None
             self.fleet.restore(name, instance.generation, ready, now=now)
         for pair in before.links:
             self.fleet.restore_link(pair, now=now)
         left = self._journal.recalled()
         what = f"taking over from an earlier controller: requests under way: {len(left.requests)}"
         self._log("controller", what)
-        if before.front is None or not left.received:
-            # Without the journal we can't know what that front end has been told.
+        if before.front is None or not self._kept.had_journal:
             self._journal.reset()
             return
         addresses = wire.Addresses(before.front.inputs, before.front.outputs)
@@ -301,6 +307,7 @@ class Controller:
 
     def _sweep(self, now: float) -> None:
         self._look_at_processes()
+        self._look_at_loading(now)
         for pair in self.fleet.late(now=now, probes=self.dispatch.probes()):
             self._do(self.dispatch.end_probe(pair, now=now))
         for name, reason in self.fleet.silent(now=now, waiting_since=self.dispatch.waiting_since()):
@@ -321,6 +328,28 @@ class Controller:
                 self._call(api, payload)
         if self._unsaved:
             self._save()
+
+    def _look_at_loading(self, now: float) -> None:
+        """What an engine says once may have died with the controller before us: that it has loaded."""
+        for name, since in list(self._loading.items()):
+            endpoint, engine = self._endpoints[name], self.fleet.engines[name]
+            if engine.life.state != "connected":
+                del self._loading[name]
+            elif not endpoint.joined:
+                self._loading[name] = None
+            elif since is None:
+                self._loading[name] = now
+            elif now - since > ASSUME_S and self._ready_payloads:
+                self._log(
+                    name, "has loaded, it seems, and told so to the controller before this one"
+                )
+                endpoint.assume(self._likely_payload(engine.role))
+
+    def _likely_payload(self, role: str) -> bytes:
+        """An engine's of the same role, if there is one: the plan gives all of them the same settings."""
+        known = self._ready_payloads.items()
+        alike = (payload for name, payload in known if self.fleet.engines[name].role == role)
+        return next(alike, next(iter(self._ready_payloads.values())))
 
     def _follow_links(self) -> None:
         """What changes when links come and go."""

@@ -81,6 +81,17 @@ class Endpoint:
         """
         self._payload, self._greeted_ready, self._missed = payload, True, True
 
+    @property
+    def joined(self) -> bool:
+        """Whether the engine has dialled both its sockets, which it does when it has loaded."""
+        return all(each.count > 0 for each in self._connections)
+
+    def assume(self, payload: bytes) -> None:
+        """The engine has loaded and said so, but to a controller that is no more. `payload`: what to take
+        for its ready payload, unless it has come."""
+        self._payload, self._greeted_ready = self._payload or payload, True
+        self._perhaps_ready()
+
     def forget(self) -> None:
         """The engine has ended: what there still is of it, or comes, is nobody's, until a HELLO."""
         self._gone = True

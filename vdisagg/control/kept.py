@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
+from vdisagg.cluster.leftovers import JOURNAL_FILE
 from vdisagg.control import saved, wire
 from vdisagg.control.fleet import Fleet
 from vdisagg.control.journal import Journal
@@ -25,6 +26,8 @@ class Kept:
         self._run = run
         self._say = say
         self._faults: set[str] = set()
+        self.had_journal = (directory / JOURNAL_FILE).exists()
+        """Without one, nobody knows what the front end has been told."""
         self.journal = Journal.open(directory)
         self.before = saved.read(directory, created=run, say=say)
         """What an earlier controller of this run has saved; None: there was none."""

@@ -1,0 +1,150 @@
+"""A controller that ends without a word, and the one after it: nothing is lost, nothing comes twice."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from fakes.cluster import Cluster
+from fakes.engine import continuation
+from fakes.front import FakeFront
+from vdisagg.control import wire
+from vdisagg.control.controller import Controller
+
+Clusters = Callable[..., Cluster]
+PROMPT = list(range(40))
+
+
+def end(cluster: Cluster) -> None:
+    """The controller goes. (Its sockets close, as after kill -9; it writes nothing more.)"""
+    cluster.controller.stop()
+    cluster._thread.join()
+
+
+def begin(cluster: Cluster) -> None:
+    """The next one, as its guard would start it."""
+    cluster.controller = Controller(cluster.plan, cluster.directory, rng=random.Random(1))
+    cluster._thread = threading.Thread(target=cluster.controller.run, daemon=True)
+    cluster._thread.start()
+
+
+def slow(cluster: Cluster, step_s: float = 0.02) -> None:
+    for engine in cluster.engines.values():
+        engine.behaviour.step_s = step_s
+
+
+@pytest.mark.parametrize("deaths", [1, 3])
+def test_streams_go_on_token_for_token(cluster_of: Clusters, deaths: int) -> None:
+    cluster = cluster_of(2, 2).up()
+    slow(cluster)
+    prompts = [[*PROMPT, n] for n in range(8)]
+    requests = [cluster.front.add(prompt, max_tokens=80) for prompt in prompts]
+    for _ in range(deaths):
+        tokens = sum(len(cluster.front.tokens(r)) for r in requests)
+        cluster.until(lambda n=tokens: sum(len(cluster.front.tokens(r)) for r in requests) > n + 60)
+        end(cluster)
+        begin(cluster)
+    for request, prompt in zip(requests, prompts, strict=True):
+        assert cluster.front.finish(request) == continuation(prompt, 80)
+        assert cluster.front.finish_reason(request) == wire.LENGTH
+    slow(cluster, 0.0)
+    assert cluster.front.generate(PROMPT) == continuation(PROMPT, 16)
+    assert {i.generation for i in cluster.status().instances} == {1}, "the same engines"
+    cluster.settle()
+    cluster.until(lambda: {e.blocks_used for e in cluster.engines.values()} == {0})
+    assert cluster.store.misread == []
+
+
+def test_what_prefill_was_at_is_begun_again_and_its_old_handle_given_back(
+    cluster_of: Clusters,
+) -> None:
+    cluster = cluster_of().up()
+    cluster.engines["p0"].behaviour.frozen = True
+    request = cluster.front.add(PROMPT)
+    cluster.until(lambda: cluster.engines["p0"].running)
+    end(cluster)
+    cluster.engines["p0"].behaviour.frozen = False
+    begin(cluster)
+    assert cluster.front.finish(request) == continuation(PROMPT, 16)
+    cluster.settle()
+    cluster.until(lambda: cluster.store.held == {})
+    assert cluster.store.misread == []
+
+
+def test_an_answer_that_cannot_be_continued_ends_in_an_error(cluster_of: Clusters) -> None:
+    cluster = cluster_of().up()
+    slow(cluster)
+    request = cluster.front.add(PROMPT, max_tokens=200, seed=3, temperature=0.7)
+    cluster.until(lambda: len(cluster.front.tokens(request)) > 3)
+    end(cluster)
+    begin(cluster)
+    cluster.front.finish(request)
+    assert cluster.front.finish_reason(request) == wire.ERROR
+    assert any("not to be continued" in line for line in cluster.events())
+
+
+def test_a_request_and_an_abort_that_come_while_nobody_is_there_arrive(
+    cluster_of: Clusters,
+) -> None:
+    cluster = cluster_of().up()
+    slow(cluster)
+    left = cluster.front.add(PROMPT, max_tokens=10_000)
+    cluster.until(lambda: len(cluster.front.tokens(left)) > 3)
+    end(cluster)
+    starter = threading.Timer(0.3, begin, [cluster])
+    starter.start()
+    cluster.front.abort(left)
+    late = cluster.front.add(PROMPT, max_tokens=5)
+    assert cluster.front.finish(late) == continuation(PROMPT, 5)
+    starter.join()
+    cluster.settle()
+    assert len(cluster.front.tokens(left)) < 10_000
+
+
+def test_a_front_end_that_has_gone_meanwhile_is_given_up_and_the_next_one_dialled(
+    cluster_of: Clusters,
+) -> None:
+    cluster = cluster_of().up()
+    slow(cluster)
+    cluster.front.add(PROMPT, max_tokens=10_000)
+    cluster.until(lambda: cluster.engines["d0"].running)
+    end(cluster)
+    cluster.front.close()
+    begin(cluster)
+    cluster.front = FakeFront(cluster.plan.front_end.handshake, patience_s=20.0)
+    cluster.front.attach()
+    slow(cluster, 0.0)
+    assert cluster.front.generate(PROMPT) == continuation(PROMPT, 16)
+    cluster.until(lambda: not cluster.engines["d0"].running)
+
+
+def test_an_engine_whose_ready_payload_died_with_the_controller_is_taken_up(
+    cluster_of: Clusters,
+) -> None:
+    cluster = cluster_of(1, 2).up()
+    end(cluster)
+    file = cluster.directory / "controller.json"
+    saved = json.loads(file.read_text())
+    saved["instances"]["d1"] |= {"ready": None, "state": "connected"}
+    saved["links"] = [link for link in saved["links"] if "d1" not in link]
+    file.write_text(json.dumps(saved))
+    begin(cluster)
+    cluster.until(lambda: cluster.instance("d1").state == "ready", patience_s=15.0)
+    cluster.until(lambda: all(link.state == "warm" for link in cluster.status().links))
+    assert cluster.front.generate(PROMPT) == continuation(PROMPT, 16)
+
+
+def test_what_another_run_has_left_is_not_taken_up(cluster_of: Clusters) -> None:
+    cluster = cluster_of().up()
+    end(cluster)
+    cluster.controller = Controller(
+        cluster.plan, cluster.directory, rng=random.Random(1), since=5.0
+    )
+    cluster._thread = threading.Thread(target=cluster.controller.run, daemon=True)
+    cluster._thread.start()
+    assert {i.state for i in cluster.status().instances} == {"planned"}
+    assert any("another run" in line for line in cluster.events())
