@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
 from hosts.bed import Bed, until
-from hosts.network import Network, missing
+from hosts.network import Host, Network, missing
 from real.ask import Answer, answer, random_prompt
 from real.conftest import BIN, MODELS, B
+from vdisagg.cluster import admin
 
 pytestmark = [
     pytest.mark.real,
@@ -20,6 +23,11 @@ pytestmark = [
 
 LENGTHS = [1, 5, B - 1, B, B + 1, 2 * B, 300]
 URL = "http://127.0.0.1:8000"
+LIMIT_S = 4.0
+"""Heartbeat's, of two intervals."""
+HOLE_S = 45.0
+NOBODY = "02:00:00:00:ff:ff"
+"""A hardware address that the switch has no port for: frames to it are gone without a word."""
 # Says HELLO to every address given, and an engine's last words, as somebody who is no node.
 STRANGER = """
 import sys, time, zmq
@@ -61,11 +69,11 @@ def bed(control: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]
             model=str(MODELS / "tiny"),
             control=control,
             engine=engine,
-            heartbeat={"interval_s": 2, "misses": 2},
-            timeouts={"launch_s": 300, "stop_s": 15, "request_s": 20},
+            heartbeat={"interval_s": LIMIT_S / 2, "misses": 2},
+            timeouts={"launch_s": 500, "stop_s": 15, "request_s": 20},
         )
         try:
-            bed.vdisagg("up", file, limit_s=400)
+            bed.vdisagg("up", file, limit_s=600)
             yield bed
         finally:
             bed.vdisagg("down")
@@ -133,3 +141,52 @@ def test_a_host_that_is_cut_off_heals_once_it_is_back(bed: Bed, plain_tiny: str)
     until(lambda: bed.status()["healthy"] is True, lambda: str(bed.status()), limit_s=120)
     prompt = random_prompt(300, "healed")
     assert ours(bed, prompt) == completion(plain_tiny, "plain", prompt)
+
+
+@contextmanager
+def no_path(one: Host, other: Host) -> Iterator[None]:
+    """Whatever these two send to each other is lost; each still has everybody else."""
+    ways = [(one, other), (other, one)]
+    for here, there in ways:
+        to_nobody = ("lladdr", NOBODY, "nud", "permanent")
+        here.space.ip("neigh", "replace", there.address, "dev", "eth0", *to_nobody)
+    try:
+        yield
+    finally:
+        for here, there in ways:
+            here.space.ip("neigh", "del", there.address, "dev", "eth0")
+
+
+def test_e01_an_idle_link_without_its_data_path_is_told_by_its_heartbeat_and_heals_by_itself(
+    bed: Bed, control: str, plain_tiny: str
+) -> None:
+    """Both engines are well, and the controller has both: only KV does not come through."""
+    if control == "tunnel":
+        pytest.skip("KV takes the same path, whatever joins engines and controller")
+    state = bed.here.home / ".local" / "state" / "vdisagg" / "net"
+
+    def now() -> admin.ControllerStatus:
+        return admin.ask(state, admin.ControllerStatus, "status")
+
+    until(lambda: bed.status()["healthy"] is True, lambda: str(bed.status()), limit_s=120)
+    before = now()
+    during, after = (random_prompt(300, f"path {number}") for number in range(2))
+    right = [completion(plain_tiny, "plain", prompt) for prompt in (during, after)]
+    with no_path(*(bed.network.hosts[name] for name in ("n1", "n2"))):
+        begun = time.monotonic()
+        until(lambda: now().links[0].state != "warm", lambda: str(now()), limit_s=LIMIT_S + 1)
+        told = now()
+        assert told.totals.received == before.totals.received, "it was to be told by a heartbeat"
+        assert told.links[0].reason
+        assert ours(bed, during) == right[0]
+        time.sleep(max(0.0, begun + HOLE_S - time.monotonic()))
+        assert {i.state for i in now().instances} == {"ready"}
+        assert now().links[0].state != "warm"
+    mended = time.monotonic()
+    assert ours(bed, after) == right[1], "also before anybody knows that the path is back"
+    until(lambda: now().links[0].state == "warm", lambda: str(now()), limit_s=180)
+    print(f"warm {time.monotonic() - mended:.1f} s after {HOLE_S:g} s without a path")
+    assert ours(bed, random_prompt(300, "path 1")) == right[1]
+    generations = [i.generation for i in now().instances]
+    assert generations == [i.generation for i in before.instances], "restarted"
+    assert now().totals.failed == before.totals.failed
