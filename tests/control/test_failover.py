@@ -212,6 +212,32 @@ def test_a_handle_that_nobody_can_give_back_yet_is_given_back_when_somebody_can(
     assert sends(desk.dispatch.tick(now=6.0)) == [], "once"
 
 
+@pytest.mark.parametrize("heard", [True, False], ids=["it has heard", "it has not"])
+def test_a_handle_that_an_engine_was_told_to_give_back_is_anothers_to_give_back_if_it_dies(
+    heard: bool,
+) -> None:
+    desk = Desk(*SQUARE).decoding()
+    desk.dispatch.abort(0, ["r"], now=3.0)
+    if heard:  # the nudge that followed the abort has been answered
+        desk.hear("d0", wire.Output("n:3:-1:d0", [0], finish_reason=wire.LENGTH))
+    without(desk, "d0")
+    desk.dispatch.instance_lost("d0", "cut", now=4.0, may_return=True)
+    sent = sends(desk.dispatch.instance_lost("d0", "dead", now=9.0))
+    assert [what[:5] for _, what in sent] == ([] if heard else ["ADD r", "ADD n"])
+    assert {where for where, _ in sent} <= {"d1"}
+
+
+def test_a_release_that_died_with_its_engine_is_made_again_through_another() -> None:
+    desk = Desk(*SQUARE).started()
+    desk.dispatch.abort(0, ["r"], now=2.0)
+    ((first, _), _) = sends(desk.hear("p0", prefilled("p:1:0:r"), now=3.0))
+    without(desk, first)
+    desk.dispatch.instance_lost(first, "dead", now=4.0)
+    ((second, what), _) = sends(desk.dispatch.tick(now=5.0))
+    assert second != first
+    assert what.startswith("ADD r")
+
+
 def test_a_handle_is_owed_no_longer_than_its_lease() -> None:
     desk = Desk()
     desk.links, links = [], desk.links

@@ -213,6 +213,7 @@ class Dispatch:
         or this again.
         """
         self._releases.instance_lost(name)
+        self._legs.lost(name)
         avoid = {("", name), *(link for link in self.ways.routable() if name in link)}
         actions: list[Action] = []
         for flight in list(self._flights.by_key.values()):
@@ -492,9 +493,14 @@ class Dispatch:
     # -- ends ---------------------------------------------------------------------------------
 
     def _stray(self, instance: str, output: wire.Output, *, now: float) -> list[Action]:
-        """An output of a leg that has no flight. One of an earlier controller's is stopped."""
+        """An output of a leg that has no flight: a nudge, say. An earlier controller's is stopped."""
+        if self._releases.is_nudge(instance, output):
+            again = self._releases.stepped(instance, now=now)
+            if not again:
+                self._legs.stepped(instance)
+            return again
         if not self._ids.is_foreign(output.request_id):
-            return self._releases.stray(instance, output, now=now)
+            return self._releases.stray(output, now=now)
         if output.finish_reason is None:
             return [Send(instance, wire.ABORT, wire.encode([output.request_id]))]
         if output.kv_transfer_params == wire.NIL:

@@ -39,6 +39,8 @@ class LegBook:
         self._placing = placing
         self._in_flight = in_flight
         self._orphans: dict[str, list[Orphan]] = {}
+        self._aborted: dict[str, list[Orphan]] = {}
+        """Legs that had not read their handle, by engine, until it is sure that it knows."""
 
     def begin(
         self, flight: Flight, stage: Stage, at: str, sampling: Params | None, *, now: float
@@ -89,8 +91,20 @@ class LegBook:
             self._orphans.setdefault(lost, []).append(Orphan(flight.leg, flight.link, handle))
             return []
         abort = Send(flight.at, wire.ABORT, wire.encode([flight.leg]))
-        nudge = self._releases.nudge(flight.at, now=now) if flight.unread else []
-        return [abort, *nudge]
+        if not flight.unread:
+            return [abort]
+        self._aborted.setdefault(flight.at, []).append(
+            Orphan(flight.leg, flight.link, flight.handle)
+        )
+        return [abort, *self._releases.nudge(flight.at, now=now)]
+
+    def stepped(self, name: str) -> None:
+        """An engine has taken the step that it was nudged for: it has given back what it was told to."""
+        self._aborted.pop(name, None)
+
+    def lost(self, name: str) -> None:
+        """An engine can't be reached: it may not have heard what it was told."""
+        self._orphans.setdefault(name, []).extend(self._aborted.pop(name, ()))
 
     def back(self, name: str, *, now: float) -> list[Action]:
         """An engine can be reached again: stop what it still does for requests that went elsewhere.

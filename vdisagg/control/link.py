@@ -41,7 +41,7 @@ class Urgency(IntEnum):
     SUSPECTED = 1
     """Something failed: a user's request, or what the engines report of their transfers."""
     DEMANDED = 2
-    """Somebody asked for it (`vdisagg probe`): no bound holds it up."""
+    """Somebody asked for it over the admin socket: no bound holds it up."""
 
 
 def pace_s(heartbeat: Heartbeat) -> float:

@@ -17,7 +17,7 @@ from vdisagg.control.actions import Pair
 from vdisagg.control.flight import Legs, Stage
 from vdisagg.control.routing import Policy
 
-REMEMBERED: Final = 16
+REMEMBERED: Final = 64
 """Ends of requests by which a decode engine's pace is measured."""
 
 
@@ -128,9 +128,13 @@ class Placing:
     def _ahead(self, decode: str, *, now: float) -> int:
         """How many more it will have finished within a third of the lease, at its present pace."""
         ends = self._ends[decode]
-        if len(ends) < 2 or now <= ends[0]:
+        while ends and now - ends[0] > self._lease_s:
+            ends.popleft()  # another time's pace
+        if len(ends) < 2:
             return 1
-        return max(1, int(len(ends) / (now - ends[0]) * self._lease_s / 3))
+        # Requests that were begun together end together: two ends in a moment are no pace.
+        span_s = max(now - ends[0], self._lease_s / 3)
+        return max(1, int(len(ends) / span_s * self._lease_s / 3))
 
     def _loads(self) -> Mapping[str, int]:
         """Legs at each engine; and at a decode engine also what is bound for it and being prefilled."""

@@ -51,6 +51,8 @@ class Releases:
         self._ids = ids
         self._abandoned: dict[str, _Abandoned] = {}
         self._owed: list[_Owed] = []
+        self._entrusted: dict[str, list[_Owed]] = {}
+        """Releases by the engine that was told of them, until it is sure that it knows."""
         self._nudges: dict[str, str] = {}
         self._nudge_again: set[str] = set()
 
@@ -71,6 +73,7 @@ class Releases:
         if decode in (lost, ""):
             self._owed.append(_Owed(link, handle, now + LEASE_S))
             return []
+        self._entrusted.setdefault(decode, []).append(_Owed(link, handle, now + LEASE_S))
         request = release_request(self._ids.new("r", PROBE, decode), handle, now=now)
         return [Send(decode, wire.ADD, wire.encode(request)), *self.nudge(decode, now=now)]
 
@@ -85,21 +88,30 @@ class Releases:
         leg = self._nudges[instance] = self._ids.new("n", PROBE, instance)
         return [Send(instance, wire.ADD, wire.encode(nudge_request(leg, now=now)))]
 
-    def stray(self, instance: str, output: wire.Output, *, now: float) -> list[Action]:
-        """An output of a leg that has no flight: a nudge, a release, an abandoned or aborted leg."""
-        if self._nudges.get(instance) == output.request_id and output.finish_reason is not None:
-            del self._nudges[instance]
-            if instance in self._nudge_again:
-                self._nudge_again.discard(instance)
-                return self.nudge(instance, now=now)
-            return []
+    def is_nudge(self, instance: str, output: wire.Output) -> bool:
+        """Whether an output is the end of the nudge that is under way."""
+        return self._nudges.get(instance) == output.request_id and output.finish_reason is not None
+
+    def stepped(self, instance: str, *, now: float) -> list[Action]:
+        """A nudge has been answered: by now the engine has done what it was told before, unless one
+        more step is owed."""
+        del self._nudges[instance]
+        if instance in self._nudge_again:
+            self._nudge_again.discard(instance)
+            return self.nudge(instance, now=now)
+        self._entrusted.pop(instance, None)
+        return []
+
+    def stray(self, output: wire.Output, *, now: float) -> list[Action]:
+        """An output of a leg that has no flight: a release, an abandoned or aborted leg."""
         abandoned = self._abandoned.pop(output.request_id, None)
         if abandoned is None or output.kv_transfer_params == wire.NIL:
             return []
         return self.release(abandoned.link, output.kv_transfer_params, now=now)
 
     def instance_lost(self, name: str) -> None:
-        """Its nudge will not be answered."""
+        """Its nudge will not be answered, and somebody else has to give back what it was told to."""
+        self._owed += self._entrusted.pop(name, ())
         self._nudges.pop(name, None)
         self._nudge_again.discard(name)
 
