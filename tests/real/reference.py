@@ -38,9 +38,12 @@ def question(length: int, max_tokens: int, seed: object) -> Question:
     return Question(tuple(random_prompt(length, seed)), max_tokens)
 
 
-def ask(url: str, model: str, asked: Question, *, timeout_s: float = 300) -> tuple[int, list[int]]:
+def ask(
+    url: str, model: str, asked: Question, *, timeout_s: float = 300, **options: Any
+) -> tuple[int, list[int]]:
     """The status, and the tokens where it is 200."""
-    status, reply = post(url, "/v1/completions", asked.body(model), timeout_s=timeout_s)
+    body = asked.body(model, **options)
+    status, reply = post(url, "/v1/completions", body, timeout_s=timeout_s)
     if status != 200:
         return status, []
     (choice,) = reply["choices"]

@@ -156,23 +156,29 @@ def test_b05_fifty_requests_at_a_decode_engine_that_stops_for_longer_than_the_le
     assert expired_as_shown(hasty) >= expired(status) > before
 
 
+def read_too_late(cluster: RealCluster, seed: str) -> Asked:
+    """Two requests run, and a third one's handle waits until all of prefill's blocks have been others'."""
+    questions = [question(300, 700, f"{seed} {number}") for number in range(SLOTS + 1)]
+    others = [question(900, 1, f"other {seed} {n}") for n in range(PREFILL_BLOCKS // 7 * 2)]
+    before = expired(cluster.status())
+    with ThreadPoolExecutor(SLOTS + 1) as pool:
+        asked = [pool.submit(ask, cluster.url, cluster.model, one) for one in questions[:SLOTS]]
+        cluster.until(
+            lambda s: s.instances[1].running == SLOTS and s.totals.handles_held == 0, "full engine"
+        )
+        asked.append(pool.submit(ask, cluster.url, cluster.model, questions[SLOTS]))
+        with decode_stopped(cluster, LEASE_S):
+            cluster.until(lambda s: expired(s) > before, "expired lease")
+            for other in others:
+                assert ask(cluster.url, cluster.model, other)[0] == 200
+        return questions, [one.result() for one in asked]
+
+
 def test_b05_blocks_that_others_have_by_now_are_in_no_answer(
     hasty: RealCluster, reference: Reference
 ) -> None:
-    """Two requests run, and a third one's handle waits until all of prefill's blocks have been others'."""
-    questions = [question(300, 600, f"reused {number}") for number in range(SLOTS + 1)]
-    others = [question(900, 1, f"other {number}") for number in range(PREFILL_BLOCKS // 7 * 2)]
     before = hasty.status()
-    with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(ask_at_once, hasty.url, hasty.model, questions)
-        hasty.until(
-            lambda s: s.totals.in_flight == SLOTS + 1 and s.instances[0].in_flight == 0, "prompts"
-        )
-        with decode_stopped(hasty, LEASE_S):
-            hasty.until(lambda s: expired(s) > expired(before), "expired lease")
-            for other in others:
-                assert ask(hasty.url, hasty.model, other)[0] == 200
-        all_right(reference, hasty, (questions, asked.result()))
+    all_right(reference, hasty, read_too_late(hasty, "answer"))
     after = hasty.status()
     again, mismatches = (
         after.totals.continued - before.totals.continued,
@@ -180,6 +186,26 @@ def test_b05_blocks_that_others_have_by_now_are_in_no_answer(
     )
     print(f"continued: {again}; mismatches: {mismatches}")
     assert again + mismatches > 0, "nothing was computed again"
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="decode's prefix cache keeps what was read too late: vLLM resets it only while nothing runs",
+)
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 1, "top_k": 1}], ids=["greedy", "top 1"])
+def test_b05_nor_in_a_later_answer_to_the_same_prompt(
+    hasty: RealCluster, reference: Reference, sampling: dict[str, Any]
+) -> None:
+    """What decode has read is in its prefix cache. The second way of asking gives the same tokens, but
+    nobody compares prefill's with decode's."""
+    seed = f"later {sorted(sampling)}"
+    questions, _ = read_too_late(hasty, seed)
+    before = hasty.status().links[0].mismatches
+    later = [Question(asked.prompt, 12) for asked in questions]
+    answers = [ask(hasty.url, hasty.model, asked, **sampling) for asked in later]
+    print(f"mismatches: {hasty.status().links[0].mismatches - before}")
+    all_right(reference, hasty, (later, answers))
+    assert hasty.status().links[0].mismatches == before
 
 
 # -- B06 ----------------------------------------------------------------------------------------
