@@ -9,7 +9,7 @@ import pytest
 from fakes.messages import GREEDY, abort, add, handle, outputs, prefilled, request, sends
 from fakes.ways import FakeWays
 from vdisagg.control import wire
-from vdisagg.control.actions import Action, Beat, Miss, Note, Pair, Reply
+from vdisagg.control.actions import Action, Beat, Miss, Note, Pair, Reply, Tainted
 from vdisagg.control.dispatch import MAX_ID, Dispatch, Limits
 from vdisagg.control.dummies import alone_request, nudge_request, probe_request, release_request
 from vdisagg.control.flight import PROBE
@@ -555,7 +555,8 @@ def test_a_proof_compares_what_came_over_the_link_with_what_decode_computes_alon
     assert sends(actions) == [("d0", "ADD w:3:-1:p0-d0")]
     desk.hear("d0", wire.Output("w:3:-1:p0-d0", alone[:1]), now=5.0)
     last = wire.Output("w:3:-1:p0-d0", alone[1:], finish_reason=wire.LENGTH)
-    (beat,) = desk.hear("d0", last, now=6.0)
+    *tainted, beat = desk.hear("d0", last, now=6.0)
+    assert tainted == ([Tainted("d0")] if reason else [])
     assert isinstance(beat, Beat)
     assert (beat.latency_s, beat.probe, beat.proof) == (3.0, True, True)
     assert beat.matched is (reason == "")

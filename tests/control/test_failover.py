@@ -9,7 +9,7 @@ import pytest
 from control.test_dispatch import Desk, error
 from fakes.messages import PROMPT, abort, prefilled, request, sends
 from vdisagg.control import wire
-from vdisagg.control.actions import Action, Beat, Miss, Note, Pair, Reply, Send
+from vdisagg.control.actions import Action, Beat, Miss, Note, Pair, Reply, Send, Tainted
 from vdisagg.control.flights import HOPE_S, MOVES, REDOS
 from vdisagg.control.release import LEASE_S
 
@@ -172,9 +172,12 @@ def test_b05_what_decode_has_read_after_the_lease_is_not_believed() -> None:
     desk = Desk(*SQUARE).decoding()
     desk.ways.expiries["p0"] += 1
     actions = desk.hear("d0", wire.Output("d:2:0:r", [7]), now=33.0)
-    assert actions[0] == Miss(("p0", "d0"), False, "the lease of its handle on p0 ran out")
+    assert actions[0] == Tainted("d0"), "it lies in its prefix cache"
+    assert actions[1] == Miss(("p0", "d0"), False, "the lease of its handle on p0 ran out")
     assert ("d0", "ABORT d:2:0:r") in sends(actions)
     assert sends(actions)[-1][1] == "ADD p:4:0:r"
+    again = [a for a in actions if isinstance(a, Send)][-1]
+    assert wire.decode_add(again.payload).cache_salt == "anew-d:2:0:r", "out of no cache"
     assert replies(actions) == []
 
 

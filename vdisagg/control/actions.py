@@ -59,6 +59,13 @@ class Miss:
 
 
 @dataclass(frozen=True, slots=True)
+class Tainted:
+    """A decode engine has read what prefill had not written for it."""
+
+    instance: str
+
+
+@dataclass(frozen=True, slots=True)
 class Note:
     """Something that a person would want to know."""
 
@@ -66,4 +73,4 @@ class Note:
     what: str
 
 
-Action = Send | Reply | Beat | Miss | Note
+Action = Send | Reply | Beat | Miss | Tainted | Note

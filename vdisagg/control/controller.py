@@ -12,7 +12,7 @@ import msgspec
 
 from vdisagg.cluster import admin
 from vdisagg.control import report, wire
-from vdisagg.control.actions import Action, Beat, Miss, Note, Pair, Reply, Send
+from vdisagg.control.actions import Action, Beat, Miss, Note, Pair, Reply, Send, Tainted
 from vdisagg.control.admin_socket import AdminSocket
 from vdisagg.control.admission import Admission, admitted
 from vdisagg.control.dispatch import Dispatch, Limits
@@ -26,6 +26,7 @@ from vdisagg.control.history import History
 from vdisagg.control.kept import Kept
 from vdisagg.control.lifecycle import SUSPECT_S, Signal
 from vdisagg.control.processes import ProcessWatch
+from vdisagg.control.purge import Purges
 from vdisagg.control.routing import FewestInFlight
 from vdisagg.control.saved import Saved
 from vdisagg.control.sockets import Sockets
@@ -48,9 +49,6 @@ LEAST_SILENCE_S: Final = 2.0
 
 ASSUME_S: Final = 3.0
 """An engine sends its ready payload as soon as it is connected; this is how long the news may take."""
-
-PURGE: Final[tuple[int, int, str, list[object]]] = (0, 0, "reset_prefix_cache", [])
-"""A utility call that nobody waits for: calls of the front end count from 1."""
 
 
 class Controller:
@@ -98,6 +96,7 @@ class Controller:
         )
         self.fleet.in_flight = self.dispatch.in_flight
         self._calls = Calls()
+        self._purges = Purges()
         self._sockets = Sockets(heartbeat_s=max(plan.heartbeat.limit_s, LEAST_SILENCE_S))
         self._admission = Admission(self._sockets, admitted(plan), self._turned_away)
         self._endpoints = {i.name: Endpoint(self._sockets, i, self) for i in plan.instances}
@@ -183,6 +182,7 @@ class Controller:
         if state in ("ready", "suspect", "draining", "dead"):
             self._lose(name, "a new engine core took its place")
         self._ready_payloads.pop(name, None)
+        self._purges.renewed(name)
         self._signal(name, Signal.HELLO)
         self._save()
 
@@ -200,8 +200,9 @@ class Controller:
             self.engine_back(name)
         if message.scheduler_stats is not None:
             self.fleet.engines[name].note(message.scheduler_stats, now=now)
-        if message.utility_output is not None:
-            self._answer(self._calls.answered(name, message.utility_output))
+        answer = message.utility_output
+        if answer is not None and not self._purges.answered(name, answer, now=now):
+            self._answer(self._calls.answered(name, answer))
         if message.outputs:
             self._do(self.dispatch.outputs(name, message, frames, now=now))
         if not self.dispatch.in_flight[name]:
@@ -318,6 +319,8 @@ class Controller:
         self._tell(self.fleet.tick(now=now))
         self._follow_links()
         self._do(self.dispatch.tick(now=now))
+        engines = self.fleet.engines
+        self._do(self._purges.tick(now=now, ready=lambda name: engines[name].life.routable))
         self._tell_health()
         for note in self._flood.due(now=now):
             self._log(note.subject, note.what)
@@ -417,7 +420,10 @@ class Controller:
             elif isinstance(action, Send):
                 self._send(action)
             elif isinstance(action, Beat):
-                self._beat(action)
+                self._tell(self.fleet.beat(action, now=time.monotonic()))
+                self._follow_links()
+            elif isinstance(action, Tainted):
+                self._do(self._purges.want(action.instance, now=time.monotonic()))
             elif isinstance(action, Miss):
                 self._tell(self.fleet.miss(action, now=time.monotonic()))
                 self._follow_links()
@@ -428,12 +434,6 @@ class Controller:
         endpoint = self._endpoints[action.instance]
         if not endpoint.send(action.kind, action.payload, action.frames):
             self._undelivered(action.instance)
-
-    def _beat(self, beat: Beat) -> None:
-        self._tell(self.fleet.beat(beat, now=time.monotonic()))
-        if beat.matched is False:  # what decode has read may be wrong, and lies in its cache now
-            self._send(Send(beat.link[1], wire.UTILITY, wire.encode(PURGE)))
-        self._follow_links()
 
     def _reply(self, reply: Reply) -> None:
         message = wire.Outputs(
@@ -466,6 +466,7 @@ class Controller:
         now = time.monotonic()
         self._do(self.dispatch.instance_lost(name, reason, now=now, may_return=may_return))
         self._answer(self._calls.lost(name))
+        self._purges.lost(name, now=now)
         self._follow_links()
 
     def _tell(self, notes: Iterable[Note]) -> None:

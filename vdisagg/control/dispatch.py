@@ -27,10 +27,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-import msgspec
-
 from vdisagg.control import canary, early, wire
-from vdisagg.control.actions import Action, Beat, Miss, Note, Pair, Reply, Send
+from vdisagg.control.actions import Action, Beat, Miss, Note, Pair, Reply, Send, Tainted
 from vdisagg.control.flight import PROBE, Flight, LegIds, Stage
 from vdisagg.control.flights import Counts, Flights, shown
 from vdisagg.control.handover import Handover, without_transfer
@@ -399,16 +397,7 @@ class Dispatch:
             return self._ended_badly(flight, output, now=now), False
         if flight.unread:
             if self._is_late(flight, now=now):
-                reason = f"the lease of its handle on {flight.prefill} ran out"
-                return [
-                    Miss(flight.link, flight.api == PROBE, reason),
-                    *self._flights.fail(
-                        flight,
-                        reason,
-                        now=now,
-                        output=None if output.finish_reason is None else output,
-                    ),
-                ], False
+                return self._read_too_late(flight, output, now=now), False
             # Decode counts transferred KV as cached; what was cached is prefill's to say.
             output.prefill_stats = flight.prefill_stats
             if flight.compare and flight.token is not None and output.new_token_ids:
@@ -434,6 +423,16 @@ class Dispatch:
             return False
         return self.ways.expired(flight.prefill) > flight.expired_before
 
+    def _read_too_late(self, flight: Flight, output: wire.Output, *, now: float) -> list[Action]:
+        """Nothing of it is believed, and nothing that lies in decode's cache of it is read again."""
+        reason = f"the lease of its handle on {flight.prefill} ran out"
+        tainted = Tainted(flight.decode)
+        miss = Miss(flight.link, flight.api == PROBE, reason)
+        over = output if output.finish_reason is not None else None
+        flight.salt = f"anew-{flight.leg}"
+        failed = self._flights.fail(flight, reason, now=now, output=over)
+        return [tainted, *failed] if flight.api == PROBE else [tainted, miss, *failed]
+
     def _ended_badly(self, flight: Flight, output: wire.Output, *, now: float) -> list[Action]:
         leg = flight.stage.name.lower()
         what = f"{flight.at} ended the {leg} leg with an error"
@@ -455,9 +454,8 @@ class Dispatch:
         the prompt computed anew by itself, out of no cache: what it has read is in its own."""
         link = flight.link
         actions = self._legs.drop(flight, now=now, over=output.finish_reason is not None)
-        asked = self._flights.left(flight)
-        salted = msgspec.structs.replace(asked[0], cache_salt=f"anew-{flight.leg}")
-        flight.asked, flight.asked_sampling = salted, asked[1]
+        flight.salt = f"anew-{flight.leg}"
+        flight.asked, flight.asked_sampling = self._flights.left(flight)
         what = f"request {shown(flight.front_id)}: decode's first token is not prefill's; computed anew"
         way = Way(Stage.WHOLE, flight.at, "", flight.decode)
         return [Note("→".join(link), what), *actions, self._flights.take(flight, way, now=now)]
@@ -480,7 +478,8 @@ class Dispatch:
         self._flights.end(flight)  # a probe is over when nothing of it is left, and only then
         if flight.proof is None:
             return [Beat(flight.link, now - flight.started, True, flight.matched)]
-        return [self._proved(flight, tokens)]
+        beat = self._proved(flight, tokens)
+        return [beat] if beat.matched else [Tainted(flight.decode), beat]
 
     @staticmethod
     def _proved(flight: Flight, alone: Sequence[int]) -> Beat:

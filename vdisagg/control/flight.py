@@ -48,6 +48,9 @@ class Flight:
     compare: bool = False
     """Whether decode's first token has to equal prefill's."""
 
+    salt: str = ""
+    """In place of its own cache salt, where caches may hold something wrong."""
+
     # The present leg, and where the next one goes.
     stage: Stage = Stage.NEW
     prefill: str = ""

@@ -13,6 +13,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
 from vdisagg.control import wire
 from vdisagg.control.actions import Action, Miss, Note, Pair, Reply, Send
 from vdisagg.control.continuation import hindrance, rest
@@ -120,9 +122,12 @@ class Flights:
     @staticmethod
     def left(flight: Flight) -> tuple[wire.AddRequest, Params | None]:
         """What has to be asked for so that the answer is whole."""
-        if flight.sampling is None or not flight.emitted:
-            return flight.request, flight.sampling
-        return rest(flight.request, flight.sampling, flight.emitted)
+        asked, sampling = flight.request, flight.sampling
+        if sampling is not None and flight.emitted:
+            asked, sampling = rest(asked, sampling, flight.emitted)
+        if flight.salt:
+            asked = msgspec.structs.replace(asked, cache_salt=flight.salt)
+        return asked, sampling
 
     def depart(self, flight: Flight, way: Way | Wait, *, now: float) -> list[Action]:
         if isinstance(way, Way):
