@@ -268,7 +268,7 @@ def test_idle_links_are_probed_and_users_do_not_see_it(cluster_of: Clusters) -> 
     assert (totals.received, totals.finished, totals.output_tokens) == (0, 0, 0)
     assert cluster.front.received == {}
     answers = {(r.sampling_params or {}).get("max_tokens") for r in cluster.engines["d0"].added}
-    assert answers == {cluster.plan.heartbeat.canary_tokens}
+    assert answers == {cluster.plan.heartbeat.canary_tokens, 2}, "a proof, then beats"
     salts = [r.cache_salt for r in cluster.engines["p0"].added]
     assert None not in salts
     assert len(salts) == len(set(salts)), "a prefix cache must not hide the transfer"

@@ -188,10 +188,6 @@ def test_b05_blocks_that_others_have_by_now_are_in_no_answer(
     assert again + mismatches > 0, "nothing was computed again"
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="decode's prefix cache keeps what was read too late: vLLM resets it only while nothing runs",
-)
 @pytest.mark.parametrize("sampling", [{}, {"temperature": 1, "top_k": 1}], ids=["greedy", "top 1"])
 def test_b05_nor_in_a_later_answer_to_the_same_prompt(
     hasty: RealCluster, reference: Reference, sampling: dict[str, Any]

@@ -175,7 +175,6 @@ def test_e05_three_hundred_probes_leave_no_block_and_no_trace(probed: Probed) ->
     assert cached(cluster, random_prompt(500, "fresh")) == 0
 
 
-@pytest.mark.xfail(strict=True, reason="each probe fills a block, which then lies in the cache")
 def test_e05_probes_leave_users_prompts_in_the_cache(probed: Probed) -> None:
     """As many as there are blocks, and more."""
     cluster = probed.cluster

@@ -16,7 +16,7 @@ from vdisagg.control.actions import Action, Beat, Miss, Note, Pair, Reply, Send,
 from vdisagg.control.admin_socket import AdminSocket
 from vdisagg.control.admission import Admission, admitted
 from vdisagg.control.dispatch import Dispatch, Limits
-from vdisagg.control.dummies import alone_request, probe_request, probe_size
+from vdisagg.control.dummies import alone_request, beat_size, probe_request, probe_size
 from vdisagg.control.endpoint import Endpoint
 from vdisagg.control.fleet import Fleet
 from vdisagg.control.flood import Flood
@@ -397,11 +397,15 @@ class Controller:
 
     def _probe(self, pair: Pair, proof: bool, now: float) -> None:
         ends = [ready for name in pair if (ready := self.fleet.engines[name].ready) is not None]
-        length, tokens = probe_size(
-            block_size=max(end.block_size for end in ends),
-            max_model_len=min(end.max_model_len for end in ends),
-            canary_tokens=self._plan.heartbeat.canary_tokens,
-        )
+        blocks = [end.block_size for end in ends]
+        longest = min(end.max_model_len for end in ends)
+        length, tokens = beat_size(block_size=min(blocks), max_model_len=longest)
+        if proof:
+            length, tokens = probe_size(
+                block_size=max(blocks),
+                max_model_len=longest,
+                canary_tokens=self._plan.heartbeat.canary_tokens,
+            )
         name = "-".join(pair)
         prompt = self._rng.choices(PROBE_TOKENS, k=length)
         salts = [f"{name}-{self._rng.getrandbits(64):x}" for _ in range(2)]

@@ -55,20 +55,26 @@ def release_request(leg: str, handle: msgspec.Raw, *, now: float) -> wire.AddReq
 
 
 def probe_size(*, block_size: int, max_model_len: int, canary_tokens: int) -> tuple[int, int]:
-    """How many tokens a probe has in its prompt, and how many it asks for.
+    """How many tokens a proof has in its prompt, and how many it asks for.
 
-    The prompt is longer than a block, so that KV moves; the answer has at least two tokens, since
-    prefill alone would answer one. Together they fit `max_model_len`; what is cut is the answer first.
+    The prompt is longer than a block, so that a whole one and a part of one move; the answer has at
+    least two tokens, since prefill alone would answer one. Together they fit `max_model_len`; what is
+    cut is the answer first.
     """
     length = max(1, min(block_size + 5, max_model_len - LEAST_ANSWER))
     return length, max(LEAST_ANSWER, min(canary_tokens, max_model_len - length))
 
 
+def beat_size(*, block_size: int, max_model_len: int) -> tuple[int, int]:
+    """The same of a probe that is no proof: it fills no block, so that no cache keeps anything of it, and
+    no user's prompt has to leave one. Its KV moves all the same, as a part of a block."""
+    return max(1, min(block_size - 1, max_model_len) - LEAST_ANSWER), LEAST_ANSWER
+
+
 def probe_request(
     request_id: str, tokens: Sequence[int], *, max_tokens: int, salt: str, now: float
 ) -> wire.AddRequest:
-    """A dummy request that goes the whole way: `tokens` are more than a block so that KV moves, and
-    salted so that no prefix cache hides the transfer."""
+    """A dummy request that goes the whole way, salted so that no prefix cache hides the transfer."""
     return msgspec.structs.replace(
         DUMMY,
         request_id=request_id,

@@ -131,7 +131,7 @@ class Heartbeat(msgspec.Struct, frozen=True):
     interval_s: float
     misses: int
     canary_tokens: int
-    """Tokens that a probe decodes (at least 2)."""
+    """Tokens that a proof of a link decodes (at least 2)."""
 
     @property
     def limit_s(self) -> float:

@@ -166,7 +166,7 @@ class HeartbeatSpec(Strict):
     interval_s: Annotated[float, Field(gt=0, le=86400)] = 10.0
     misses: Annotated[int, Field(ge=1, le=1000)] = 3  # two lost beats are ordinary
     canary_tokens: Annotated[int, Field(ge=1, le=1024)] = 8
-    """Tokens that a probe decodes (at least 2: prefill alone would answer 1)."""
+    """Tokens that a proof of a link decodes (at least 2: prefill alone would answer 1)."""
 
 
 class TimeoutsSpec(Strict):

@@ -15,6 +15,7 @@ import shlex
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import msgspec
 import paramiko
@@ -195,7 +196,7 @@ class Connection:
                     while rest and channel.send_ready():
                         rest = rest[channel.send(bytes(rest[:CHUNK])) :]
                     if not rest:
-                        channel.shutdown_write()
+                        _end_input(channel)
                         open_input = False
             except _BROKEN:
                 open_input = False  # it reads no more; what it has said is still to be read
@@ -344,3 +345,18 @@ def _short(words: Sequence[str]) -> str:
     """A command for a message: its beginning, on one line."""
     text = " ".join(shlex.join(words).split())
     return text if len(text) <= 80 else f"{text[:80]}…"
+
+
+def _end_input(channel: paramiko.Channel) -> None:
+    """Send EOF, unless the channel has been closed.
+
+    `Channel.shutdown_write` lets go of the channel's lock before it sends. A command that ends in that
+    moment has its close answered by the transport's thread, EOF then follows for a channel that is no
+    more, and sshd ends the whole connection. (Keys are exchanged anew after a gigabyte; should that be
+    just now, both wait for each other until paramiko's limit, and the connection counts as broken.)
+    """
+    inside: Any = channel
+    with inside.lock:
+        message = None if inside.closed else inside._send_eof()
+        if message is not None:
+            inside.transport._send_user_message(message)
