@@ -55,6 +55,8 @@ class Scene:
     def engine_outputs(self, name: str, message: wire.Outputs, frames: Sequence[bytes]) -> None:
         self.outputs += message.outputs
 
+    def engine_heard(self, name: str) -> None: ...
+
     def engine_lost(self, name: str) -> None:
         self.heard.append("lost")
 

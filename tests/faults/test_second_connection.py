@@ -41,6 +41,8 @@ class Heard:
         if self.what[-1] == 10:
             self._then()
 
+    def engine_heard(self, name: str) -> None: ...
+
     def engine_lost(self, name: str) -> None:
         self.what.append("lost")
 

@@ -208,6 +208,11 @@ class Controller:
         if not self.dispatch.in_flight[name]:
             self._endpoints[name].rest()
 
+    def engine_heard(self, name: str) -> None:
+        """See EngineEvents."""
+        if self.fleet.heard(name, now=time.monotonic()):
+            self.engine_back(name)
+
     def engine_lost(self, name: str) -> None:
         """See EngineEvents."""
         self._suspect(name, "its connections are gone")
@@ -307,6 +312,8 @@ class Controller:
             self._sweep(now)
 
     def _sweep(self, now: float) -> None:
+        for endpoint in self._endpoints.values():
+            endpoint.catch_up()
         self._look_at_processes()
         self._look_at_loading(now)
         for pair in self.fleet.late(now=now, probes=self.dispatch.probes()):

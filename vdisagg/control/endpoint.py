@@ -11,8 +11,9 @@ when both are there again without a new HELLO, unless it is known to have ended.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 import zmq
 
@@ -20,6 +21,15 @@ from vdisagg.control import wire
 from vdisagg.control.sockets import Connections, Handler, Sockets, messages, send
 from vdisagg.errors import ProtocolError
 from vdisagg.plan.model import Instance
+
+STATISTICS_ONLY: Final = b"\x99\x00\x90"
+"""How an outputs message without outputs begins: nine fields, engine 0, none."""
+
+NOTHING_MOVED: Final = b"kv_connector_stats\xc0"
+"""In statistics: nothing of the connector's."""
+
+STATISTICS_S: Final = 0.1
+"""How often an engine's bare statistics are taken in."""
 
 
 class EngineEvents(Protocol):
@@ -33,6 +43,9 @@ class EngineEvents(Protocol):
 
     def engine_outputs(self, name: str, message: wire.Outputs, frames: Sequence[bytes]) -> None:
         """One step's outputs; `frames` are the tensors behind them."""
+
+    def engine_heard(self, name: str) -> None:
+        """It lives, and has nothing new to say."""
 
     def engine_lost(self, name: str) -> None:
         """A connection of it is gone, with what was under way on it."""
@@ -59,6 +72,8 @@ class Endpoint:
         """Whether it has been lost, and is not back yet."""
         self._choked = False
         self._gone = False
+        self._statistics_at = 0.0
+        self._late_statistics = b""
         self._outputs = sockets.bindable(zmq.PULL, f"{name} outputs")
         self._requests = sockets.bindable(zmq.ROUTER, f"{name} requests")
         self._handshake = sockets.bindable(zmq.ROUTER, f"{name} handshake")
@@ -170,10 +185,36 @@ class Endpoint:
             if payload == wire.ENGINE_CORE_DEAD and not frames:
                 self._events.engine_dead(self._name, "the engine core says that it is dead")
                 continue
+            if self._is_repetition(payload):
+                self._late_statistics = payload
+                self._events.engine_heard(self._name)
+                continue
+            self._late_statistics = b""
             if self._choked:
                 self._choked = False
                 self._events.engine_back(self._name)
             self._events.engine_outputs(self._name, wire.decode_outputs(payload), frames)
+
+    def _is_repetition(self, payload: bytes) -> bool:
+        """Whether a message has statistics only, right after others.
+
+        Prefill engines with blocks that nobody has read yet take steps without a pause, and report each:
+        thousands a second, that cost more to decode than all the rest. What a connector reports counts,
+        and is never passed over.
+        """
+        if not payload.startswith(STATISTICS_ONLY) or NOTHING_MOVED not in payload:
+            return False
+        now = time.monotonic()
+        if now - self._statistics_at < STATISTICS_S:
+            return True
+        self._statistics_at = now
+        return False
+
+    def catch_up(self) -> None:
+        """Take in the last statistics that were passed over; call now and then."""
+        if self._late_statistics:
+            payload, self._late_statistics = self._late_statistics, b""
+            self._events.engine_outputs(self._name, wire.decode_outputs(payload), [])
 
     def _on_connections(self) -> None:
         if self._gone:
