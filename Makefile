@@ -16,7 +16,7 @@ DEMO := topologies/demo.yaml
 export HF_HUB_OFFLINE := 1
 export VLLM_NO_USAGE_STATS := 1
 
-.PHONY: help venv models demo demo-down bench-peer lint types test test-system test-fast test-hosts test-real soak clean
+.PHONY: help venv models demo demo-down bench-peer lint types test test-system test-fast test-hosts test-real test-faults soak clean
 
 help: ## What can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -106,7 +106,11 @@ test-hosts: venv test-system ## Clusters of stand-ins on hosts made here, over a
 
 test-real: models ## The tests that start real vLLM engines (minutes)
 	@echo "== tests on real engines"
-	@$(BIN)/python -m pytest -m real -v
+	@$(BIN)/python -m pytest -m "real and not faults" -v
+
+test-faults: models test-system ## The fault matrix on real engines (a quarter of an hour; not part of `make test`)
+	@echo "== faults on real engines"
+	@$(BIN)/python -m pytest -m faults -v
 
 soak: models ## Twenty minutes of random kills under load, on real engines; prints a summary
 	@SOAK_S=1200 $(BIN)/python -m pytest tests/real/test_soak.py -m real -s

@@ -110,7 +110,7 @@ class Stage:
     def status(self) -> admin.ControllerStatus | None:
         """What the controller says, if there is one that answers at once."""
         try:
-            return admin.ask(self.state, admin.ControllerStatus, "status", timeout_s=0.5)
+            return admin.ask(self.state, admin.ControllerStatus, "status", timeout_s=2.0)
         except ControllerGone:
             return None
 
@@ -242,7 +242,7 @@ class Stage:
         while time.monotonic() < deadline:
             begun = time.time()
             try:
-                admin.ask(self.state, admin.Done, "refresh", timeout_s=0.5)
+                admin.ask(self.state, admin.Done, "refresh", timeout_s=2.0)
             except ControllerGone:
                 time.sleep(0.1)
                 continue

@@ -18,12 +18,12 @@ from faults.stage import Questions, Timing
 from real.ask import post, random_prompt
 from real.conftest import cluster_at, running
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.faults]
 
 TIMING = Timing(
     limit_s=3.0,
     stop_s=10.0,
-    stopped_s=14.0,
+    stopped_s=24.0,
     slack_s=1.5,
     restart_s=120.0,
     end_s=90.0,

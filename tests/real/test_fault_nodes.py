@@ -16,7 +16,11 @@ from hosts.network import missing
 from real.conftest import BIN, MODELS
 from real.test_fault_matrix import HELD, SHORT, STREAMS, UNHURRIED, whole
 
-pytestmark = [pytest.mark.real, pytest.mark.skipif(bool(missing()), reason=missing())]
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.faults,
+    pytest.mark.skipif(bool(missing()), reason=missing()),
+]
 
 TIMING = Timing(
     limit_s=3.0,
