@@ -3,14 +3,17 @@ leaves nothing, up works again."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -79,12 +82,22 @@ def state_of(view: dict[str, Any], name: str) -> str:
 
 
 def is_whole(cluster: RealCluster) -> None:
-    """Wait until its guards have made good what was killed."""
+    """Wait until its guards have made good what was killed, and HTTP is open: a front end that has just
+    attached takes a moment more."""
     deadline = time.monotonic() + RESTART_S
-    while not (view := cluster.view())["healthy"]:
+    while not ((view := cluster.view())["healthy"] and opens(cluster)):
         assert time.monotonic() < deadline, f"not whole within {RESTART_S} s: {view['problems']}"
         time.sleep(0.2)
     assert ask(cluster) == 200
+
+
+def opens(cluster: RealCluster) -> bool:
+    """Whether anybody listens where HTTP is to be."""
+    target = urlsplit(cluster.url)
+    with contextlib.suppress(OSError):
+        socket.create_connection((target.hostname, target.port), timeout=5).close()
+        return True
+    return False
 
 
 def test_d06_a_killed_prefill_core_is_told_and_started_again_while_decode_computes_alone(
