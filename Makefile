@@ -98,7 +98,7 @@ test-system: # what the tests need of the machine, and the demo doesn't
 
 test-fast: lint types test-system ## Lint, types, and the tests on one machine without vLLM (seconds)
 	@echo "== fast tests"
-	@$(BIN)/python -m pytest -m "not real and not hosts"
+	@$(BIN)/python -m pytest -m "not real and not hosts and not faults"
 
 test-hosts: venv test-system ## Clusters of stand-ins on hosts made here, over a real sshd (as root; minutes)
 	@echo "== tests on hosts"
@@ -108,8 +108,8 @@ test-real: models ## The tests that start real vLLM engines (minutes)
 	@echo "== tests on real engines"
 	@$(BIN)/python -m pytest -m "real and not faults" -v
 
-test-faults: models test-system ## The fault matrix on real engines (a quarter of an hour; not part of `make test`)
-	@echo "== faults on real engines"
+test-faults: models test-system ## The fault matrix on stand-ins, then on real engines (20 minutes; not part of `make test`)
+	@echo "== faults"
 	@$(BIN)/python -m pytest -m faults -v
 
 soak: models ## Twenty minutes of random kills under load, on real engines; prints a summary

@@ -15,7 +15,7 @@ from faults.stage import Timing
 from faults.stub import install
 from real.conftest import cluster_at, running
 
-pytestmark = pytest.mark.hosts  # minutes, as those on hosts; but it needs no hosts, and no root
+pytestmark = pytest.mark.faults  # minutes, with limits that a machine at other work does not keep
 
 TIMING = Timing(
     limit_s=2.4,

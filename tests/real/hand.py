@@ -69,6 +69,9 @@ class Hand:
         for output in message.outputs:
             self._outputs.setdefault(output.request_id, []).append(output)
 
+    def engine_heard(self, name: str) -> None:
+        """See EngineEvents."""
+
     def engine_lost(self, name: str) -> None:
         """See EngineEvents."""
         self.dead.append(name)
