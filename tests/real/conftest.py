@@ -30,6 +30,8 @@ ROOT = Path(__file__).parents[2]
 MODELS = ROOT / ".cache" / "models"
 BIN = Path(sys.executable).parent
 UP_S = 600
+CATCH_UP_S = 0.5
+"""Of statistics that come by the hundred the controller takes the last in within this time."""
 B = 128
 """Block size of vLLM on CPU, in tokens."""
 
@@ -105,9 +107,11 @@ class RealCluster:
         """
         before = time.time()
         admin.ask(self.state, admin.Done, "refresh")
-        return self.until(
+        self.until(
             lambda s: all((i.stats_at or 0) > before for i in s.instances), "fresh statistics"
         )
+        time.sleep(CATCH_UP_S)
+        return self.status()
 
     def until(
         self,

@@ -189,6 +189,8 @@ class Endpoint:
                 self._late_statistics = payload
                 self._events.engine_heard(self._name)
                 continue
+            if not payload.startswith(STATISTICS_ONLY):
+                self._statistics_at = 0.0  # what follows may say that it has given blocks back
             self._late_statistics = b""
             if self._choked:
                 self._choked = False
