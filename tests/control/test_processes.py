@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from fakes.cluster import make_plan
+from fakes.cluster import Cluster, make_plan
 from vdisagg.control.processes import ProcessWatch, how_it_ended
 from vdisagg.plan.model import Node, Plan, Ssh
 
@@ -189,3 +191,13 @@ def test_the_front_end_is_told_apart_from_the_instances(plan: Plan, tmp_path: Pa
 )
 def test_how_it_ended_says_what_becomes_of_it(said: dict[str, object], words: str) -> None:
     assert words in how_it_ended({"code": None, "signal": None, "at": 10.0, **said})
+
+
+def test_how_the_front_end_ended_is_among_the_events(cluster_of: Callable[..., Cluster]) -> None:
+    cluster = cluster_of().up()
+    guard = Guard(cluster.directory / "front")
+    guard.start(at=time.time())
+    guard.end(9, at=time.time())
+    cluster.until(
+        lambda: any("front: its process was ended by signal 9" in e for e in cluster.events())
+    )

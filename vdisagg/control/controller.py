@@ -401,6 +401,7 @@ class Controller:
             self._signal(name, Signal.LAUNCHED)
         if (ended := self._processes.front_ended()) is not None:
             self._log("front", ended)
+        self._processes.front_started()  # only of a start that has been told an end is told
 
     def _probe(self, pair: Pair, proof: bool, now: float) -> None:
         ends = [ready for name in pair if (ready := self.fleet.engines[name].ready) is not None]
