@@ -115,7 +115,7 @@ test-faults: models test-system ## The fault matrix on stand-ins, then on real e
 soak: models ## Twenty minutes of random kills under load, on real engines; prints a summary
 	@SOAK_S=1200 $(BIN)/python -m pytest tests/real/test_soak.py -m real -s
 
-test: test-fast test-hosts test-real ## Everything; what CI runs
+test: test-fast test-hosts test-real ## What CI runs: all but test-faults and soak
 
 # A cluster that runs out of .venv would lose its files under its feet: it goes first.
 clean: ## Removes what make made here; clusters' state and logs stay

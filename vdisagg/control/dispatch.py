@@ -212,7 +212,7 @@ class Dispatch:
         """
         self._releases.instance_lost(name)
         self._legs.lost(name)
-        avoid = {("", name), *(link for link in self.ways.routable() if name in link)}
+        avoid = self._all_with(name)
         actions: list[Action] = []
         for flight in list(self._flights.by_key.values()):
             unread = flight.unread and flight.prefill == name
@@ -270,7 +270,7 @@ class Dispatch:
             reason = f"no output of its {leg} leg on {flight.at} within {limit:g} s"
             if hung:  # most likely prefill's fault: a decode engine that is at work says so
                 actions.append(Miss(flight.link, False, reason))
-                avoid = {link for link in self.ways.routable() if link[0] == flight.prefill}
+                avoid = self._all_with(flight.prefill)
                 actions += self._flights.fail(flight, reason, now=now, avoid=avoid)
             else:
                 actions += self._legs.drop(flight, now=now)
@@ -319,6 +319,10 @@ class Dispatch:
 
     # -- where a request goes -----------------------------------------------------------------
 
+    def _all_with(self, name: str) -> set[Pair]:
+        """All ways that need an instance: its links, and what it would compute alone."""
+        return {("", name), *(link for link in self.ways.routable() if name in link)}
+
     def _refusal(self, request: wire.AddRequest) -> str:
         """Why a request can't be served at all; empty when it can."""
         if len(request.request_id) > MAX_ID:
@@ -347,7 +351,7 @@ class Dispatch:
             handed = self.handover.decode(sampling, output)
         if handed is None:
             reason = f"{flight.prefill} ended the prefill leg without a handle"
-            avoid = {link for link in self.ways.routable() if link[0] == flight.prefill}
+            avoid = self._all_with(flight.prefill)
             return self._flights.fail(flight, reason, now=now, output=output, avoid=avoid)
         if not self._still_linked(flight):
             reason = f"no working link from {flight.prefill} to a decode instance"
@@ -438,8 +442,7 @@ class Dispatch:
         what = f"{flight.at} ended the {leg} leg with an error"
         note = Note(flight.at, f"request {shown(flight.front_id)}: {what}")
         if flight.stage is not Stage.DECODE:
-            avoid = {link for link in self.ways.routable() if flight.at in link}
-            avoid |= {("", flight.at)}
+            avoid = self._all_with(flight.at)
             return [note, *self._flights.fail(flight, what, now=now, output=output, avoid=avoid)]
         link = flight.link
         miss = [] if flight.api == PROBE else [Miss(link, False, what)]

@@ -130,6 +130,7 @@ class Flights:
         return asked, sampling
 
     def depart(self, flight: Flight, way: Way | Wait, *, now: float) -> list[Action]:
+        """Send a request on its way, or hold it."""
         if isinstance(way, Way):
             return [*self._say_if_alone(way, flight), self.take(flight, way, now=now)]
         if way is Wait.HOPE and self._no_way_since is None:
@@ -230,6 +231,7 @@ class Flights:
         )
 
     def refused(self, key: tuple[int, str], reason: str) -> list[Action]:
+        """A request that never became a flight: the front end is told so."""
         self.counts.failed += 1
         return self._error(key, reason)
 
@@ -249,6 +251,7 @@ class Flights:
         return actions
 
     def end(self, flight: Flight) -> None:
+        """Forget a flight: its load is given back, and nothing is said to anybody."""
         self._legs.leave(flight)
         self._legs.bind(flight, "")
         if flight.stage is Stage.HELD:

@@ -159,8 +159,3 @@ class Placing:
         """Whether a leg may have to wait for room on a decode engine."""
         slots = self._ways.slots(decode)
         return self._ways.full(decode) or (0 < slots < self._bound[decode])
-
-    @property
-    def bound(self) -> Mapping[str, int]:
-        """Requests by the decode engine that they are bound for."""
-        return self._bound
