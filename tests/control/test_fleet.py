@@ -257,6 +257,17 @@ def test_e05_a_probe_behind_a_long_prefill_is_excused_as_long_as_the_engine_says
     assert fleet.late(now=126.0, probes={LINK: ("p0", 20.0)}) == [LINK]
 
 
+def test_of_a_probe_that_was_excused_only_the_time_behind_other_work_does_not_count() -> None:
+    fleet = probed(40.0)
+    for now in (41.0, 42.0, 43.0):
+        fleet.heard("p0", now=now)
+        assert fleet.late(now=now, probes={LINK: ("p0", 40.0)}) == []
+    fleet.heard("d0", now=60.0)
+    assert fleet.late(now=60.0, probes={LINK: ("d0", 59.0)}) == []
+    assert fleet.tick(now=62.9) == []
+    assert [note.subject for note in fleet.tick(now=63.0)] == ["p0→d0"], "3 s of 23 were excused"
+
+
 def test_a_transfer_that_does_not_end_is_late_whatever_decode_says_meanwhile() -> None:
     fleet = probed()
     fleet.heard("d0", now=29.0)

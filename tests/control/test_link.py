@@ -153,12 +153,6 @@ def test_a_beat_ends_the_wait_also_while_a_probe_is_out() -> None:
     assert aged(sent, 159.0).state == "stale"
 
 
-def test_the_time_of_an_excused_probe_does_not_count() -> None:
-    sent = WARM.probe_sent(now=110.0).excused(now=500.0)
-    assert aged(sent, 519.9).state == "warm"
-    assert aged(sent, 520.0).state == "stale"
-
-
 def test_the_time_of_our_own_pause_does_not_count() -> None:
     sent = WARM.probe_sent(now=110.0).paused(100.0)
     assert aged(sent, 229.9).state == "warm"

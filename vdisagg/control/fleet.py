@@ -5,6 +5,7 @@ Pure: signals and beats in, what happened out, as notes for people and as instan
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,6 +37,8 @@ class Fleet:
         self.links = {(p, d): Link() for p in prefill for d in decode}
         self._pace_s = pace_s(self.heartbeat)
         self._routable: list[Pair] = []
+        self._looked = -math.inf
+        """When `late` was asked last."""
 
     @classmethod
     def of(
@@ -218,14 +221,16 @@ class Fleet:
         """The probes to give up now. `probes`: those in flight, each with the instance that its present
         leg is at, and when that leg began.
 
-        One that waits behind other work of an engine that is alive is excused.
+        One that waits behind other work of an engine that is alive is excused: what it waits there is
+        no fault of the link. What it has waited elsewhere still counts.
         """
         at = Counter(name for name, _ in probes.values())
+        looked, self._looked = self._looked, now
         late = []
         for pair, (name, began) in probes.items():
             link = self.links[pair]
             if self._excuses(self.engines[name], probes=at[name], now=now):
-                self.links[pair] = link.excused(now=now)
+                self.links[pair] = link.paused(now - max(began, looked))
             elif now - began >= link.probe_limit_s(self.heartbeat):
                 late.append(pair)
         return late

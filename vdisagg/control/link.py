@@ -128,12 +128,8 @@ class Link:
         """A user's request failed on it."""
         return replace(self, failures=self.failures + 1).urge(Urgency.SUSPECTED, now=now)
 
-    def excused(self, *, now: float) -> Link:
-        """Its probe waits for what is no fault of the link: the time until now does not count."""
-        return replace(self, asked=now)
-
     def paused(self, pause_s: float) -> Link:
-        """We have been stopped ourselves for so long."""
+        """For so long nobody could have answered its probe: that time does not count."""
         return self if self.asked is None else replace(self, asked=self.asked + pause_s)
 
     def succeeded(
