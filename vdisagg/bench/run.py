@@ -16,7 +16,8 @@ from vdisagg.bench import load
 from vdisagg.bench.arrivals import offsets
 from vdisagg.bench.client import Target, completion_body, connections, stream
 from vdisagg.bench.prompts import HIGHEST_ID, LOWEST_ID, prompts
-from vdisagg.bench.report import Report, Settings, report
+from vdisagg.bench.report import Settings, report
+from vdisagg.bench.result import Result
 from vdisagg.bench.samples import Sample
 from vdisagg.cluster import record
 from vdisagg.errors import Failure, UsageError
@@ -78,13 +79,6 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         if self.duration_s is not None:
             return max(1, round(self.rate_per_s * self.duration_s))
         return REQUESTS if self.requests is None else self.requests
-
-
-class Result(msgspec.Struct, frozen=True):
-    """A run as it is saved."""
-
-    report: Report
-    samples: list[Sample]
 
 
 def given_target(url: str, model: str | None, api_key_env: str | None = None) -> Target:

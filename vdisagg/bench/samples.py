@@ -5,6 +5,26 @@ from __future__ import annotations
 import msgspec
 
 
+class Phases(msgspec.Struct, frozen=True):
+    """Where one request's time went, by our controller's clock; None where it had no such phase.
+
+    They follow each other: together they are the time from the controller's receiving to its last output.
+    """
+
+    prefill: str
+    """The instance that computed the prompt; empty: the decode one did."""
+    decode: str
+    """The instance that answered."""
+    queue_s: float
+    """Held by the controller, then waiting in the prefill engine's own queue."""
+    prefill_s: float | None
+    """From there until prefill's token was there."""
+    transfer_s: float | None
+    """From the decode leg's sending to decode's first token: its queue, the transfer and one step."""
+    decode_s: float
+    """From there to the end; of a request that one engine computed whole, all after its queue."""
+
+
 class Sample(msgspec.Struct, frozen=True):
     """One request. `failure` names its kind where it failed, and then it counts in no latency."""
 
@@ -25,6 +45,10 @@ class Sample(msgspec.Struct, frozen=True):
     """The time to each token after the first chunk's; None where chunks' sizes are not known."""
     failure: str | None = None
     detail: str = ""
+    request_id: str = ""
+    """What it was sent as (X-Request-Id)."""
+    phases: Phases | None = None
+    """Where the server is ours and has told."""
 
     @property
     def late_s(self) -> float:
