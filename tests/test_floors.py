@@ -22,13 +22,13 @@ FLOORS: dict[str, set[str]] = {
     "bench": {"cluster", "plan", "topology", "errors"},
     "view": {"bench", "cluster", "plan", "topology", "errors"},  # bench: the values that it shows
 }
-"""Which parts of the package a part may import, beside itself. cli.py and __main__.py may import all."""
+"""Which parts of the package a part may import, beside itself. cli/ and __main__.py may import all."""
 
 HOMES: dict[str, tuple[str, ...]] = {
     "paramiko": ("launch/ssh",),
     "zmq": ("control/admission", "control/endpoint", "control/front", "control/sockets"),
     "rich": ("view/",),
-    "typer": ("cli.py",),
+    "typer": ("cli/",),
     "pydantic": ("topology/",),
     "pydantic_core": ("topology/",),
     "yaml": ("topology/",),

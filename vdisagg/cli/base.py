@@ -1,0 +1,76 @@
+"""What the commands share: options, which cluster is meant, its plan and its nodes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from vdisagg.errors import UsageError
+
+if TYPE_CHECKING:
+    from vdisagg.launch.addresses import Found
+    from vdisagg.launch.nodes import Nodes
+    from vdisagg.plan.model import Plan
+    from vdisagg.topology.model import Topology
+
+File = Annotated[Path, typer.Argument(metavar="FILE", help="The topology, a YAML file.")]
+OptionalFile = Annotated[
+    Path | None,
+    typer.Argument(metavar="[FILE]", help="The topology file whose cluster is meant."),
+]
+Name = Annotated[
+    str | None,
+    typer.Option("--name", "--cluster", metavar="NAME", help="The cluster's name."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+
+def planned(topology: Topology, file: Path, found: Found | None = None) -> Plan:
+    """The plan; where `found` is left out, with the addresses that no node has to be asked for."""
+    from vdisagg.launch.here import here_for, taken_ports
+    from vdisagg.plan.make import make_plan
+
+    here = here_for(topology, found)
+    return make_plan(topology, here, file=file.absolute(), busy=taken_ports(topology.name))
+
+
+def chosen(file: Path | None, name: str | None) -> str:
+    """The name of the cluster that is meant.
+
+    Raises UsageError when that is not clear; it names those that there are.
+    """
+    from vdisagg.cluster.record import recorded
+
+    if file is not None and name is not None:
+        raise UsageError("say FILE or --name, not both")
+    if file is not None:
+        from vdisagg.topology.load import load
+
+        return load(file).name
+    if name is not None:
+        if "/" in name or name.startswith("."):
+            raise UsageError(f"{name!r} is no cluster's name; recorded are: {_listed(recorded())}")
+        return name
+    names = recorded()
+    if len(names) != 1:
+        raise UsageError(f"which cluster? Say --name; recorded are: {_listed(names)}")
+    return names[0]
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names) or "none"
+
+
+def nodes_of(directory: Path) -> Nodes:
+    """The nodes of the cluster that is recorded in a state directory; none where nothing is."""
+    from vdisagg.cluster.record import read
+    from vdisagg.launch.nodes import Nodes
+
+    recorded = read(directory)
+    return Nodes(recorded.plan if recorded is not None else None, directory)
+
+
+def say_on_stderr(text: str) -> None:
+    typer.echo(text, err=True)
