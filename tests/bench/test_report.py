@@ -1,8 +1,16 @@
 import msgspec
 import pytest
 
-from vdisagg.bench.report import Settings, percentile, report, spread
-from vdisagg.bench.samples import Sample
+from vdisagg.bench.report import (
+    InstanceCount,
+    LinkCount,
+    Settings,
+    percentile,
+    report,
+    spread,
+)
+from vdisagg.bench.samples import Phases, Sample
+from vdisagg.bench.slo import Slo
 
 SETTINGS = Settings(
     url="http://h:1",
@@ -55,6 +63,12 @@ def test_a_spread_leaves_out_what_has_no_value() -> None:
     assert spread([None]) is None
 
 
+def test_a_spread_has_these_percentiles() -> None:
+    found = spread(float(value) for value in range(201))
+    assert found is not None
+    assert (found.median, found.p75, found.p90, found.p95, found.p99) == (100, 150, 180, 190, 198)
+
+
 def test_rates_and_throughput_are_taken_over_the_window() -> None:
     found = report(SETTINGS, [good(0, 1.0), good(1, 1.5), good(2, 2.0)], held_s=0.0)
     assert found.window_s == pytest.approx(1.3)
@@ -105,3 +119,78 @@ def test_f04_the_share_of_prefix_hits_is_reported_where_it_is_known() -> None:
 def test_all_at_once_has_no_rate() -> None:
     settings = msgspec.structs.replace(SETTINGS, rate_per_s=None)
     assert report(settings, [good(0, 0.0), good(1, 0.0)], held_s=0.0).achieved_rate_per_s is None
+
+
+def test_goodput_is_a_share_of_all_requests_and_a_rate_over_the_window() -> None:
+    samples = [
+        good(0, 0.0),
+        good(1, 0.5, first_s=0.75),
+        good(2, 1.0, first_s=1.5, last_s=2.0),
+        bad(3, 1.5, "timeout"),
+        good(4, 1.6, last_s=2.0),
+    ]
+    found = report(SETTINGS, samples, held_s=0.0, slo=Slo(ttft_s=0.2, e2e_s=0.5)).goodput
+    assert found is not None
+    # The window ends at 2.0; of the five, 0 and 4 keep both bounds, 1 misses one, 2 misses both.
+    assert (found.met, found.share, found.per_s) == (2, 0.4, 1.0)
+    assert found.missed == {"ttft": 2, "e2e": 1}
+    assert report(SETTINGS, samples, held_s=0.0).goodput is None
+
+
+def test_goodput_is_none_of_it_where_all_failed() -> None:
+    found = report(SETTINGS, [bad(0, 0.0, "timeout")], held_s=0.0, slo=Slo(ttft_s=1.0)).goodput
+    assert found is not None
+    assert (found.met, found.share, found.per_s, found.missed) == (0, 0.0, 0.0, {"ttft": 0})
+
+
+def phases(prefill: str, decode: str, queue: float, transfer: float | None) -> Phases:
+    known = None if transfer is None else 0.25
+    return Phases(prefill, decode, queue, known, transfer, 1.0)
+
+
+def test_phases_are_spread_over_the_requests_that_succeeded_and_had_them() -> None:
+    samples = [
+        good(0, 0.0, phases=phases("p0", "d0", 0.5, 0.125)),
+        good(1, 0.5, phases=phases("", "d0", 1.5, None)),
+        msgspec.structs.replace(bad(2, 1.0, "x"), phases=phases("p0", "d1", 9.0, 9.0)),
+        good(3, 1.5),
+    ]
+    found = report(SETTINGS, samples, held_s=0.0).phases
+    assert found is not None
+    assert found.queue is not None
+    assert (found.queue.count, found.queue.mean) == (2, 1.0)
+    assert found.transfer is not None
+    assert (found.transfer.count, found.transfer.mean) == (1, 0.125)
+    assert found.prefill is not None
+    assert found.prefill.mean == 0.25
+    assert found.decode is not None
+    assert found.decode.mean == 1.0
+
+
+def test_requests_are_counted_by_pair_and_by_instance() -> None:
+    pairs = [("p1", "d0"), ("p0", "d0"), ("p1", "d0"), ("", "d1"), ("d1", "d0")]
+    samples = [good(i, i, phases=phases(*pair, 0.0, 0.0)) for i, pair in enumerate(pairs)]
+    found = report(SETTINGS, samples, held_s=0.0)
+    assert found.links == [
+        LinkCount("", "d1", 1),
+        LinkCount("d1", "d0", 1),
+        LinkCount("p0", "d0", 1),
+        LinkCount("p1", "d0", 2),
+    ]
+    assert found.instances == [
+        InstanceCount("d0", 0, 4),
+        InstanceCount("d1", 1, 1),
+        InstanceCount("p0", 1, 0),
+        InstanceCount("p1", 2, 0),
+    ]
+
+
+def test_a_server_that_is_not_ours_tells_no_phases() -> None:
+    found = report(SETTINGS, [good(0, 0.0)], held_s=0.0)
+    assert (found.phases, found.links, found.instances) == (None, [], [])
+
+
+def test_the_schedule_has_a_rate_of_its_own() -> None:
+    samples = [good(0, 0.0, due_s=0.0), good(1, 0.75, due_s=0.5), good(2, 2.0, due_s=1.0)]
+    found = report(SETTINGS, samples, held_s=0.0)
+    assert (found.scheduled_rate_per_s, found.achieved_rate_per_s) == (2.0, 1.0)

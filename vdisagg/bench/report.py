@@ -5,10 +5,15 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import Literal
 
 import msgspec
 
-from vdisagg.bench.samples import Sample
+from vdisagg.bench.samples import Phases, Sample
+from vdisagg.bench.slo import BOUNDS, Slo, missed
+
+Length = int | str | None
+"""Tokens: exactly so many, a range as it was asked for ("100-300"), or as the data set has it."""
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -20,13 +25,24 @@ class Settings(msgspec.Struct, frozen=True):
     rate_per_s: float | None
     burstiness: float | None
     max_in_flight: int | None
-    input_len: int
-    output_len: int
+    input_len: Length
+    output_len: Length
     seed: int
     prompt_seed: int
     warmup: int
     started: float
     """Unix time."""
+    endpoint: Literal["completions", "chat"] = "completions"
+    dataset: str = "random"
+    """"random", "sharegpt FILE" or "mooncake FILE"."""
+    prefix_len: Length = 0
+    """Tokens that all prompts begin with."""
+    turns: Length = 1
+    """Of a conversation."""
+    ramp_s: float = 0.0
+    """For how long the rate rises to the asked one."""
+    workers: int = 1
+    """Processes that sent the load."""
 
 
 class Spread(msgspec.Struct, frozen=True):
@@ -35,7 +51,9 @@ class Spread(msgspec.Struct, frozen=True):
     count: int
     mean: float
     median: float
+    p75: float
     p90: float
+    p95: float
     p99: float
     max: float
 
@@ -46,6 +64,44 @@ class FailureKind(msgspec.Struct, frozen=True):
     kind: str
     count: int
     example: str
+
+
+class Goodput(msgspec.Struct, frozen=True):
+    """How many requests kept all bounds of an SLO."""
+
+    slo: Slo
+    met: int
+    share: float
+    """Of all requests: one that failed has missed it."""
+    per_s: float
+    """Requests that met it, per second of the window."""
+    missed: dict[str, int]
+    """By bound, of the requests that succeeded; one that missed two counts in both."""
+
+
+class PhaseSpreads(msgspec.Struct, frozen=True):
+    """Where the time of the requests that succeeded went, in seconds; see `Phases`."""
+
+    queue: Spread | None
+    prefill: Spread | None
+    transfer: Spread | None
+    decode: Spread | None
+
+
+class LinkCount(msgspec.Struct, frozen=True):
+    """Requests that went over one pair; without a prefill instance, decode computed them whole."""
+
+    prefill: str
+    decode: str
+    requests: int
+
+
+class InstanceCount(msgspec.Struct, frozen=True):
+    """Requests that an instance had a part in; one that it computed whole counts as a decode."""
+
+    instance: str
+    prefills: int
+    decodes: int
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -75,6 +131,14 @@ class Report(msgspec.Struct, frozen=True):
     prefix_hit_share: float | None
     """Share of prompt tokens answered by a prefix cache; None where the front end doesn't tell."""
     failures: list[FailureKind]
+    scheduled_rate_per_s: float | None = None
+    """What the schedule as drawn comes to, ramp and trace and all; None as for the achieved one."""
+    goodput: Goodput | None = None
+    """None without an SLO."""
+    phases: PhaseSpreads | None = None
+    """None where the server does not tell, as the next two are empty then."""
+    links: list[LinkCount] = []
+    instances: list[InstanceCount] = []
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
@@ -94,19 +158,25 @@ def spread(values: Iterable[float | None]) -> Spread | None:
         count=len(ordered),
         mean=math.fsum(ordered) / len(ordered),
         median=percentile(ordered, 0.5),
+        p75=percentile(ordered, 0.75),
         p90=percentile(ordered, 0.9),
+        p95=percentile(ordered, 0.95),
         p99=percentile(ordered, 0.99),
         max=ordered[-1],
     )
 
 
-def report(settings: Settings, samples: Sequence[Sample], *, held_s: float) -> Report:
+def report(
+    settings: Settings, samples: Sequence[Sample], *, held_s: float, slo: Slo | None = None
+) -> Report:
     """Of the measured requests alone, at least one: warm-up is not among `samples`."""
     good = [sample for sample in samples if sample.failure is None]
     sent = sorted(sample.sent_s for sample in samples)
     ends = [sample.last_s for sample in good if sample.last_s is not None]
     window = max(ends) - sent[0] if ends else 0.0
-    paced = settings.rate_per_s is not None and sent[-1] > sent[0]
+    due = sorted(sample.due_s for sample in samples)
+    paced = due[-1] > due[0] and sent[-1] > sent[0]
+    phases = [sample.phases for sample in samples if sample.phases]
     prompt_tokens = sum(sample.prompt_tokens for sample in good)
     cached = [s.cached_tokens for s in good if s.cached_tokens is not None]
     gaps = [sample.gaps_s for sample in good]
@@ -130,7 +200,53 @@ def report(settings: Settings, samples: Sequence[Sample], *, held_s: float) -> R
         output_tokens=sum(sample.output_tokens for sample in good),
         prefix_hit_share=sum(cached) / prompt_tokens if cached and prompt_tokens else None,
         failures=failures(samples),
+        scheduled_rate_per_s=(len(due) - 1) / (due[-1] - due[0]) if paced else None,
+        goodput=goodput(slo, samples, window_s=window) if slo else None,
+        phases=phase_spreads([sample.phases for sample in good if sample.phases]),
+        links=links(phases),
+        instances=instances(phases),
     )
+
+
+def goodput(slo: Slo, samples: Sequence[Sample], *, window_s: float) -> Goodput:
+    """Of all requests, at least one, whether they succeeded or not."""
+    verdicts = [missed(slo, sample) for sample in samples if sample.failure is None]
+    met = sum(not bounds for bounds in verdicts)
+    counts = Counter(bound for bounds in verdicts for bound in bounds)
+    asked = zip(BOUNDS, msgspec.structs.astuple(slo), strict=True)
+    return Goodput(
+        slo=slo,
+        met=met,
+        share=met / len(samples),
+        per_s=met / window_s if window_s else 0.0,
+        missed={name: counts[name] for name, bound in asked if bound is not None},
+    )
+
+
+def phase_spreads(phases: Sequence[Phases]) -> PhaseSpreads | None:
+    """None where nothing was told."""
+    if not phases:
+        return None
+    return PhaseSpreads(
+        queue=spread(phase.queue_s for phase in phases),
+        prefill=spread(phase.prefill_s for phase in phases),
+        transfer=spread(phase.transfer_s for phase in phases),
+        decode=spread(phase.decode_s for phase in phases),
+    )
+
+
+def links(phases: Iterable[Phases]) -> list[LinkCount]:
+    """In the order of their names."""
+    counts = Counter((phase.prefill, phase.decode) for phase in phases)
+    return [LinkCount(*pair, count) for pair, count in sorted(counts.items())]
+
+
+def instances(phases: Sequence[Phases]) -> list[InstanceCount]:
+    """In the order of their names."""
+    prefills = Counter(phase.prefill for phase in phases if phase.prefill)
+    decodes = Counter(phase.decode for phase in phases)
+    names = sorted(prefills.keys() | decodes.keys())
+    return [InstanceCount(name, prefills[name], decodes[name]) for name in names]
 
 
 def failures(samples: Iterable[Sample]) -> list[FailureKind]:
