@@ -10,6 +10,7 @@ import typer
 from vdisagg.errors import UsageError
 
 if TYPE_CHECKING:
+    from vdisagg.cluster.snapshot import DownResult, UpResult
     from vdisagg.launch.addresses import Found
     from vdisagg.launch.nodes import Nodes
     from vdisagg.plan.model import Plan
@@ -34,6 +35,44 @@ def planned(topology: Topology, file: Path, found: Found | None = None) -> Plan:
 
     here = here_for(topology, found)
     return make_plan(topology, here, file=file.absolute(), busy=taken_ports(topology.name))
+
+
+def bring_up(topology: Topology, file: Path, *, preflight: bool = True) -> UpResult:
+    """Start what `topology` describes, showing how it goes on stderr. `file`: where it came from."""
+    from vdisagg.cluster.record import state_directory
+    from vdisagg.launch.addresses import find_addresses
+    from vdisagg.launch.here import require_vllm
+    from vdisagg.launch.nodes import Nodes
+    from vdisagg.launch.preflight.check import checked_by
+    from vdisagg.launch.up import up
+    from vdisagg.view.progress import progress_view
+
+    require_vllm(topology)
+    directory = state_directory(topology.name)
+    with Nodes(planned(topology, file), directory) as first, progress_view() as view:
+        plan = planned(topology, file, find_addresses(topology, first.connection))
+        nodes = first.of(plan)
+        return up(
+            plan,
+            nodes,
+            state_directory=directory,
+            report=view,
+            runners_of=nodes.of,
+            check=checked_by(nodes) if preflight else None,
+        )
+
+
+def take_down(name: str) -> DownResult:
+    """End what is recorded of a cluster."""
+    from vdisagg.cluster.record import state_root
+    from vdisagg.cluster.snapshot import DownResult
+    from vdisagg.launch.down import down
+
+    directory = state_root() / name
+    if not directory.is_dir():
+        return DownResult(directory.name, ran=False, ended={}, log_files={})
+    with nodes_of(directory) as nodes:
+        return down(nodes, state_directory=directory, say=say_on_stderr)
 
 
 def chosen(file: Path | None, name: str | None) -> str:

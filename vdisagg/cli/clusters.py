@@ -13,10 +13,12 @@ from vdisagg.cli.base import (
     Json,
     Name,
     OptionalFile,
+    bring_up,
     chosen,
     nodes_of,
     planned,
     say_on_stderr,
+    take_down,
 )
 from vdisagg.errors import UsageError
 
@@ -40,30 +42,10 @@ def up(
     Of a cluster that is up, what is dead or hangs is started again. Ctrl-C at any moment ends what was
     started. Exit code 0 also when nothing had to be.
     """
-    from vdisagg.cluster.record import state_directory
-    from vdisagg.launch.addresses import find_addresses
-    from vdisagg.launch.here import require_vllm
-    from vdisagg.launch.nodes import Nodes
-    from vdisagg.launch.preflight.check import checked_by
-    from vdisagg.launch.up import up as bring_up
     from vdisagg.topology.load import load
-    from vdisagg.view.progress import progress_view
     from vdisagg.view.result import result_json, up_text
 
-    topology = load(file)
-    require_vllm(topology)
-    directory = state_directory(topology.name)
-    with Nodes(planned(topology, file), directory) as first, progress_view() as view:
-        plan = planned(topology, file, find_addresses(topology, first.connection))
-        nodes = first.of(plan)
-        result = bring_up(
-            plan,
-            nodes,
-            state_directory=directory,
-            report=view,
-            runners_of=nodes.of,
-            check=checked_by(nodes) if preflight else None,
-        )
+    result = bring_up(load(file), file, preflight=preflight)
     typer.echo(result_json(result) if as_json else up_text(result))
 
 
@@ -84,9 +66,7 @@ def down(
     Needs no name where one cluster is recorded. Exit code 0 also when nothing runs. Where a node can't
     be reached, the others' processes end; the same command again goes on with what is left.
     """
-    from vdisagg.cluster.record import recorded, state_root
-    from vdisagg.cluster.snapshot import DownResult
-    from vdisagg.launch.down import down as take_down
+    from vdisagg.cluster.record import recorded
     from vdisagg.view.result import down_text, result_json
 
     if find:
@@ -98,11 +78,7 @@ def down(
     if file is None and name is None and not recorded():
         typer.echo("null" if as_json else "no cluster is recorded, so nothing runs")
         return
-    directory = state_root() / chosen(file, name)
-    result = DownResult(directory.name, ran=False, ended={}, log_files={})
-    if directory.is_dir():
-        with nodes_of(directory) as nodes:
-            result = take_down(nodes, state_directory=directory, say=say_on_stderr)
+    result = take_down(chosen(file, name))
     typer.echo(result_json(result) if as_json else down_text(result))
 
 
@@ -208,7 +184,7 @@ def _check_nodes(topology: Topology, file: Path, as_json: bool) -> NoReturn:
 def _find_and_end(file: Path) -> DownResult:
     """End what is recorded of FILE's cluster, if anything, and then what is found of it on its nodes."""
     from vdisagg.cluster.record import state_directory
-    from vdisagg.launch.down import down as take_down
+    from vdisagg.launch.down import down as end
     from vdisagg.launch.down import down_found
     from vdisagg.launch.here import here_for
     from vdisagg.launch.nodes import Nodes
@@ -219,7 +195,7 @@ def _find_and_end(file: Path) -> DownResult:
     plan = make_plan(topology, here_for(topology), file=file.absolute())
     directory = state_directory(plan.name)
     with nodes_of(directory) as nodes:
-        known = take_down(nodes, state_directory=directory, say=say_on_stderr)
+        known = end(nodes, state_directory=directory, say=say_on_stderr)
     with Nodes(plan, directory) as nodes:
         found = down_found(plan, nodes, state_directory=directory, say=say_on_stderr)
     return known.and_also(found)
