@@ -95,6 +95,8 @@ class Totals(msgspec.Struct):
     """Answers that went on on another engine."""
     alone: int = 0
     """Prompts that decode engines computed, no prefill engine being left."""
+    colocated: int = 0
+    """Those that asked for one engine alone, prefill or decode, to compute them whole."""
     output_tokens: int = 0
     handles_held: int = 0
     """KV hand-overs that prefill still holds blocks for and that nobody has read or released."""
@@ -117,7 +119,7 @@ class Request(msgspec.Struct, omit_defaults=True):
 
     op: str
     after: int = 0
-    """For `events`: only those with higher numbers."""
+    """For `events` and `timings`: only those with higher numbers."""
 
 
 class Event(msgspec.Struct):
@@ -140,6 +142,43 @@ class Events(msgspec.Struct):
     ok: bool = True
 
 
+class Timing(msgspec.Struct, omit_defaults=True, gc=False):
+    """When what happened to a user's request that has finished, by the controller's clock."""
+
+    number: int
+    """They are numbered from 1 on, over the life of one controller."""
+    request: str
+    """The front end's id."""
+    received: float
+    """Unix time. The instants below count seconds from it."""
+    decode: str
+    """The instance that answered."""
+    sent_s: float
+    """When its first leg was sent."""
+    first_s: float
+    """The first output of the leg that answers; prefill's token may have gone to the client before."""
+    end_s: float
+    prefill: str = ""
+    """The instance that computed the prompt for the other; empty: none did."""
+    prefilled_s: float | None = None
+    """When prefill's output came; the decode leg is sent in the same turn."""
+    engine_queue_s: float | None = None
+    """How long it waited in the first leg's engine, by that engine's clock; None: it did not say."""
+
+
+class Timings(msgspec.Struct):
+    """The answer to `timings`: those after a number, no more than fit on a line; ask again after the last."""
+
+    timings: list[Timing]
+    last: int = 0
+    """The highest number there is."""
+    dropped: int = 0
+    """How many after the number asked for are not kept any more."""
+    started: float = 0.0
+    """Unix time at which the controller began to count: another one counts anew."""
+    ok: bool = True
+
+
 class Done(msgspec.Struct):
     """The answer to `probe` (every link's next probe is due now) and `refresh` (every engine has been
     sent a dummy request, so that its statistics will be fresh). What comes of it shows in `status`."""
@@ -154,7 +193,7 @@ class Refused(msgspec.Struct):
     ok: bool = False
 
 
-Answer = TypeVar("Answer", ControllerStatus, Events, Done)
+Answer = TypeVar("Answer", ControllerStatus, Events, Timings, Done)
 
 
 def socket_address(directory: Path) -> tuple[str, int]:
