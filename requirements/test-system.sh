@@ -1,7 +1,8 @@
 #!/bin/sh
-# Sees to what the tests need from the machine beyond Python: sshd, and ip (tests/hosts).
-# Installs Debian's openssh-server and iproute2 when they are missing and we are root; otherwise says the
-# command. No sshd is started: the tests start their own, with throw-away keys.
+# Sees to what the tests need from the machine beyond Python: sshd and ip (tests/hosts), and a browser that
+# draws the page of `bench --report` (tests/view).
+# Installs Debian's packages of them when they are missing and we are root; otherwise says the command. No
+# sshd is started: the tests start their own, with throw-away keys.
 set -eu
 
 missing() {
@@ -9,6 +10,7 @@ missing() {
   command -v ip >/dev/null || [ -x /usr/sbin/ip ] || [ -x /sbin/ip ] || echo iproute2
   command -v ssh-agent >/dev/null || echo openssh-client
   command -v unshare >/dev/null || echo util-linux
+  command -v chromium >/dev/null || echo chromium fonts-liberation
 }
 
 wanted=$(missing | tr '\n' ' ')

@@ -33,6 +33,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "pydantic_core": ("topology/",),
     "yaml": ("topology/",),
     "aiohttp": ("bench/",),
+    "plotly": ("view/page/",),
     "torch": (),
     "vllm": (),
 }
