@@ -1,0 +1,1 @@
+"""What a load asks: prompts that are drawn, conversations from a file, or a trace with its clock."""
