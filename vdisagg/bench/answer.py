@@ -117,7 +117,9 @@ class Answer:
             self._times.append(at)
             self._totals.append(running)
 
-    def sample(self, *, number: int, due: float, sent: float, expected_tokens: int) -> Sample:
+    def sample(
+        self, *, number: int, due: float, sent: float, expected_tokens: int, request_id: str = ""
+    ) -> Sample:
         """The answer as a sample. `expected_tokens`: another count in the usage is a failure; 0: any."""
         counted = self._usage.completion_tokens if self._usage else None
         tokens = counted if counted is not None else self._totals[-1] if self._totals else 0
@@ -131,6 +133,7 @@ class Answer:
         known = self._counted or len(self._times) == tokens
         return Sample(
             number=number,
+            request_id=request_id,
             due_s=due,
             sent_s=sent,
             first_s=self._times[0] if self._times else None,

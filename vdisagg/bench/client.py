@@ -1,4 +1,4 @@
-"""One request over the OpenAI streaming API, timed. The only module here that knows HTTP."""
+"""One request over the OpenAI streaming API, timed. The only module here that knows the API."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-import aiohttp
 import msgspec
 
 from vdisagg.bench.answer import Answer, error_text
+from vdisagg.bench.connections import CannotConnect, ConnectionLost, Connections
 from vdisagg.bench.samples import Sample
 from vdisagg.bench.sse import EventStream
 
-# A front end closes idle connections (vLLM after 5 s); we do so before it, so that no request is
-# sent into a connection that is just being closed.
-KEEP_ALIVE_S = 2.0
+COMPLETIONS = "/v1/completions"
+CHAT = "/v1/chat/completions"
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -29,18 +28,14 @@ class Target(msgspec.Struct, frozen=True):
 
 
 @asynccontextmanager
-async def connections(target: Target) -> AsyncIterator[aiohttp.ClientSession]:
-    """A session for any number of concurrent requests to the target."""
-    headers = {"Content-Type": "application/json"}
-    if target.api_key:
-        headers["Authorization"] = f"Bearer {target.api_key}"
-    async with aiohttp.ClientSession(
-        base_url=target.url,
-        headers=headers,
-        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S),
-        timeout=aiohttp.ClientTimeout(total=target.request_timeout_s),
-    ) as session:
+async def connections(target: Target) -> AsyncIterator[Connections]:
+    """For any number of concurrent requests to the target."""
+    session = Connections(target.url, api_key=target.api_key, timeout_s=target.request_timeout_s)
+    await session.resolve()
+    try:
         yield session
+    finally:
+        session.close()
 
 
 def completion_body(
@@ -68,40 +63,49 @@ def completion_body(
 
 
 async def stream(
-    session: aiohttp.ClientSession,
+    session: Connections,
     body: bytes,
     *,
-    path: str = "/v1/completions",
+    path: str = COMPLETIONS,
     number: int = 0,
+    request_id: str = "",
     due: float = 0.0,
     start: float | None = None,
     expected_tokens: int = 0,
 ) -> Sample:
     """Send one request and read its answer to the end; a failure is a sample too.
 
-    `start` is what instants count from, on the running loop's clock (default: now).
+    `path`: COMPLETIONS or CHAT, whichever `body` is for. `request_id` goes out as X-Request-Id, by
+    which servers' logs and our controller know the request; without one, none is sent. `start` is
+    what instants count from, on the running loop's clock (default: now).
     """
-    clock = asyncio.get_running_loop().time
-    sent = clock()
+    sent = asyncio.get_running_loop().time()
     origin = sent if start is None else start
     answer = Answer()
+    events = EventStream()
+    refusal: list[bytes] = []
+
+    def take(status: int, piece: bytes, at: float) -> None:
+        if status == 200:
+            for data in events.feed(piece):
+                answer.take(data, at - origin)
+        else:
+            refusal.append(piece)
+
     try:
-        async with session.post(path, data=body) as response:
-            if response.status != 200:
-                kind = f"HTTP {response.status}"
-                answer.failure = (kind, error_text(await response.read()))
-            else:
-                events = EventStream()
-                async for read in response.content.iter_any():
-                    at = clock() - origin
-                    for data in events.feed(read):
-                        answer.take(data, at)
+        status = await session.post(path, body, take, request_id=request_id)
+        if status != 200:
+            answer.failure = (f"HTTP {status}", error_text(b"".join(refusal)))
     except TimeoutError:
-        answer.failure = ("timeout", f"no end within {session.timeout.total:g} s")
-    except aiohttp.ClientConnectorError as exc:
+        answer.failure = ("timeout", f"no end within {session.timeout_s:g} s")
+    except CannotConnect as exc:
         answer.failure = ("cannot connect", str(exc))
-    except (aiohttp.ClientError, OSError) as exc:
-        answer.failure = ("connection lost", f"{type(exc).__name__}: {exc}")
+    except ConnectionLost as exc:
+        answer.failure = ("connection lost", str(exc))
     return answer.sample(
-        number=number, due=due, sent=sent - origin, expected_tokens=expected_tokens
+        number=number,
+        request_id=request_id,
+        due=due,
+        sent=sent - origin,
+        expected_tokens=expected_tokens,
     )

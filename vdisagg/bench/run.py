@@ -9,12 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
-import aiohttp
 import msgspec
 
 from vdisagg.bench import load
 from vdisagg.bench.arrivals import offsets
 from vdisagg.bench.client import Target, completion_body, connections, stream
+from vdisagg.bench.connections import Connections
 from vdisagg.bench.prompts import HIGHEST_ID, LOWEST_ID, prompts
 from vdisagg.bench.report import Settings, report
 from vdisagg.bench.result import Result
@@ -181,9 +181,7 @@ async def run(
     return Result(report(settings, samples, held_s=held_s), samples)
 
 
-async def _warm(
-    session: aiohttp.ClientSession, body: bytes, where: Target, output_len: int
-) -> None:
+async def _warm(session: Connections, body: bytes, where: Target, output_len: int) -> None:
     sample = await stream(session, body, expected_tokens=output_len)
     if sample.failure:
         raise Failure(
