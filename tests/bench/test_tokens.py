@@ -1,0 +1,111 @@
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from fakes.tokenizer import FakeTokenizer
+from vdisagg.bench.asks import Message
+from vdisagg.bench.tokens import AT_ONCE, Tokenizer, each
+from vdisagg.errors import Failure
+
+T = TypeVar("T")
+
+
+def asked(server: FakeTokenizer, what: Callable[[Tokenizer], Awaitable[T]], model: str = "m") -> T:
+    async def main() -> T:
+        async with server.serving(), aiohttp.ClientSession(base_url=server.url) as session:
+            return await what(Tokenizer(session, model))
+
+    return asyncio.run(main())
+
+
+def test_a_completions_prompt_is_counted_with_what_the_model_puts_before_it() -> None:
+    """One word of the vocabulary is 1 token; "wx" behind a blank is 3: the blank, w and x."""
+
+    async def both(tokenizer: Tokenizer) -> tuple[int, int]:
+        with_special = await tokenizer.text(" waaa wx")
+        without = await tokenizer.text(" waaa wx", special=False)
+        return with_special.count, without.count
+
+    assert asked(FakeTokenizer(bos=1), both) == (5, 4)
+
+
+def test_a_chat_is_counted_within_its_template() -> None:
+    """The template's 7, 4 for the second message, 1 and 2 words."""
+    server = FakeTokenizer()
+    messages = [Message("system", " waaa"), Message("user", " waaa waab")]
+    found = asked(server, lambda tokenizer: tokenizer.chat(messages))
+    assert (found.count, found.max_model_len) == (14, 4096)
+    assert server.calls == [
+        {
+            "model": "m",
+            "messages": [
+                {"role": "system", "content": " waaa"},
+                {"role": "user", "content": " waaa waab"},
+            ],
+            "add_generation_prompt": True,
+        }
+    ]
+
+
+def test_ids_become_text() -> None:
+    assert asked(FakeTokenizer(), lambda t: t.detokenize([1000, 1002])) == " waaafaac"
+
+
+def test_a_server_without_the_endpoint_is_said_to_lack_it_and_what_to_do() -> None:
+    with pytest.raises(Failure, match=r"/tokenize: HTTP 404: .*as vLLM does.*next: .*completions"):
+        asked(FakeTokenizer(has_tokenize=False), lambda tokenizer: tokenizer.text("x"))
+
+
+def test_an_unknown_model_is_named_in_the_servers_words() -> None:
+    with pytest.raises(Failure, match=r"HTTP 404: The model `other` does not exist"):
+        asked(FakeTokenizer(), lambda tokenizer: tokenizer.text("x"), model="other")
+
+
+def test_a_server_that_is_not_there_is_a_failure_of_ours() -> None:
+    async def main() -> None:
+        async with aiohttp.ClientSession(base_url="http://127.0.0.1:1") as session:
+            await Tokenizer(session, "m").text("x")
+
+    with pytest.raises(Failure, match=r"/tokenize: no answer: .*127\.0\.0\.1:1"):
+        asyncio.run(main())
+
+
+def test_an_answer_of_another_kind_is_not_understood() -> None:
+    class Other(FakeTokenizer):
+        async def tokenize(self, request: web.Request) -> web.Response:
+            return web.json_response({"tokens": "many"})
+
+    with pytest.raises(Failure, match="not what vLLM's /tokenize answers"):
+        asked(Other(), lambda tokenizer: tokenizer.text("x"))
+
+
+def test_items_are_done_a_few_at_a_time_and_keep_their_order() -> None:
+    under_way = most = 0
+
+    async def double(number: int) -> int:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        await asyncio.sleep(0)
+        under_way -= 1
+        return 2 * number
+
+    assert asyncio.run(each(double, range(40))) == [2 * number for number in range(40)]
+    assert most == AT_ONCE
+
+
+def test_after_a_failure_nothing_further_is_begun() -> None:
+    begun: list[int] = []
+
+    async def fail(number: int) -> None:
+        begun.append(number)
+        if number == 3:
+            raise Failure("three")
+
+    with pytest.raises(Failure, match="three"):
+        asyncio.run(each(fail, range(40)))
+    assert begun == list(range(AT_ONCE))
