@@ -9,8 +9,8 @@ import pytest
 
 from fakes.virtual_time import run
 from vdisagg.bench.arrivals import offsets
-from vdisagg.bench.load import Progress
 from vdisagg.bench.load import run as load
+from vdisagg.bench.progress import Progress
 from vdisagg.bench.samples import Sample
 
 

@@ -15,6 +15,7 @@ from vdisagg.bench import load
 from vdisagg.bench.arrivals import offsets
 from vdisagg.bench.client import Target, completion_body, connections, stream
 from vdisagg.bench.connections import Connections
+from vdisagg.bench.progress import Progress
 from vdisagg.bench.prompts import HIGHEST_ID, LOWEST_ID, prompts
 from vdisagg.bench.report import Settings, report
 from vdisagg.bench.result import Result
@@ -114,7 +115,7 @@ async def run(
     where: Target,
     *,
     clock: Callable[[], float],
-    watch: Callable[[load.Progress], None] = lambda _: None,
+    watch: Callable[[Progress], None] = lambda _: None,
 ) -> Result:
     """Warm up, then load and measure. `clock` gives Unix time; `watch` gets the counts at the start.
 
@@ -147,7 +148,7 @@ async def run(
         for body in bodies[: options.warmup]:
             await _warm(session, body, where, options.output_len)
         started = clock()
-        progress = load.Progress(count)
+        progress = Progress(count)
         watch(progress)
         measured = bodies[options.warmup :]
 

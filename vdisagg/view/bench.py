@@ -14,7 +14,7 @@ from vdisagg.view.text import columns
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from vdisagg.bench.load import Progress
+    from vdisagg.bench.progress import Progress
     from vdisagg.bench.report import Report, Spread
 
 REDRAW_S = 0.5  # seldom: the load generator shares the machine with what it measures
