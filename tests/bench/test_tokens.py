@@ -2,13 +2,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-import aiohttp
 import pytest
 from aiohttp import web
 
 from fakes.tokenizer import FakeTokenizer
 from vdisagg.bench.asks import Message
-from vdisagg.bench.tokens import AT_ONCE, Tokenizer, each
+from vdisagg.bench.tokens import AT_ONCE, Tokenizer, each, tokenizer
 from vdisagg.errors import Failure
 
 T = TypeVar("T")
@@ -16,8 +15,8 @@ T = TypeVar("T")
 
 def asked(server: FakeTokenizer, what: Callable[[Tokenizer], Awaitable[T]], model: str = "m") -> T:
     async def main() -> T:
-        async with server.serving(), aiohttp.ClientSession(base_url=server.url) as session:
-            return await what(Tokenizer(session, model))
+        async with server.serving(), tokenizer(server.url, model) as opened:
+            return await what(opened)
 
     return asyncio.run(main())
 
@@ -25,9 +24,9 @@ def asked(server: FakeTokenizer, what: Callable[[Tokenizer], Awaitable[T]], mode
 def test_a_completions_prompt_is_counted_with_what_the_model_puts_before_it() -> None:
     """One word of the vocabulary is 1 token; "wx" behind a blank is 3: the blank, w and x."""
 
-    async def both(tokenizer: Tokenizer) -> tuple[int, int]:
-        with_special = await tokenizer.text(" waaa wx")
-        without = await tokenizer.text(" waaa wx", special=False)
+    async def both(t: Tokenizer) -> tuple[int, int]:
+        with_special = await t.text(" waaa wx")
+        without = await t.text(" waaa wx", special=False)
         return with_special.count, without.count
 
     assert asked(FakeTokenizer(bos=1), both) == (5, 4)
@@ -37,7 +36,7 @@ def test_a_chat_is_counted_within_its_template() -> None:
     """The template's 7, 4 for the second message, 1 and 2 words."""
     server = FakeTokenizer()
     messages = [Message("system", " waaa"), Message("user", " waaa waab")]
-    found = asked(server, lambda tokenizer: tokenizer.chat(messages))
+    found = asked(server, lambda t: t.chat(messages))
     assert (found.count, found.max_model_len) == (14, 4096)
     assert server.calls == [
         {
@@ -57,21 +56,43 @@ def test_ids_become_text() -> None:
 
 def test_a_server_without_the_endpoint_is_said_to_lack_it_and_what_to_do() -> None:
     with pytest.raises(Failure, match=r"/tokenize: HTTP 404: .*as vLLM does.*next: .*completions"):
-        asked(FakeTokenizer(has_tokenize=False), lambda tokenizer: tokenizer.text("x"))
+        asked(FakeTokenizer(has_tokenize=False), lambda t: t.text("x"))
 
 
 def test_an_unknown_model_is_named_in_the_servers_words() -> None:
     with pytest.raises(Failure, match=r"HTTP 404: The model `other` does not exist"):
-        asked(FakeTokenizer(), lambda tokenizer: tokenizer.text("x"), model="other")
+        asked(FakeTokenizer(), lambda t: t.text("x"), model="other")
 
 
 def test_a_server_that_is_not_there_is_a_failure_of_ours() -> None:
     async def main() -> None:
-        async with aiohttp.ClientSession(base_url="http://127.0.0.1:1") as session:
-            await Tokenizer(session, "m").text("x")
+        async with tokenizer("http://127.0.0.1:1", "m") as opened:
+            await opened.text("x")
 
     with pytest.raises(Failure, match=r"/tokenize: no answer: .*127\.0\.0\.1:1"):
         asyncio.run(main())
+
+
+def test_a_servers_path_and_key_go_along() -> None:
+    class Guarded(FakeTokenizer):
+        async def tokenize(self, request: web.Request) -> web.Response:
+            self.calls.append({"path": request.path, "key": request.headers["Authorization"]})
+            return web.json_response({"count": 1, "max_model_len": 8})
+
+        def routes(self, app: web.Application) -> None:
+            app.router.add_post("/behind/tokenize", self.tokenize)
+
+    server = Guarded()
+
+    async def main() -> int:
+        async with (
+            server.serving(),
+            tokenizer(f"{server.url}/behind", "m", api_key="secret") as opened,
+        ):
+            return (await opened.text("x")).count
+
+    assert asyncio.run(main()) == 1
+    assert server.calls == [{"path": "/behind/tokenize", "key": "Bearer secret"}]
 
 
 def test_an_answer_of_another_kind_is_not_understood() -> None:
@@ -80,7 +101,7 @@ def test_an_answer_of_another_kind_is_not_understood() -> None:
             return web.json_response({"tokens": "many"})
 
     with pytest.raises(Failure, match="not what vLLM's /tokenize answers"):
-        asked(Other(), lambda tokenizer: tokenizer.text("x"))
+        asked(Other(), lambda t: t.text("x"))
 
 
 def test_items_are_done_a_few_at_a_time_and_keep_their_order() -> None:

@@ -1,12 +1,11 @@
 import asyncio
 from random import Random
 
-import aiohttp
 import pytest
 
 from fakes.tokenizer import HIGHEST, LOWEST, SPELLINGS, FakeTokenizer
 from vdisagg.bench.datasets.random import Ids
-from vdisagg.bench.tokens import Tokenizer
+from vdisagg.bench.tokens import tokenizer
 from vdisagg.bench.words import Words, learn
 from vdisagg.errors import Failure
 
@@ -15,10 +14,9 @@ IDS = Ids(LOWEST, HIGHEST)
 
 def chats(server: FakeTokenizer, prompts: list[list[int]], ids: Ids = IDS) -> list[str]:
     async def main() -> list[str]:
-        async with server.serving(), aiohttp.ClientSession(base_url=server.url) as session:
-            tokenizer = Tokenizer(session, "m")
-            words = await learn(tokenizer, ids)
-            found = [await words.chat(prompt, tokenizer) for prompt in prompts]
+        async with server.serving(), tokenizer(server.url, "m") as opened:
+            words = await learn(opened, ids)
+            found = [await words.chat(prompt, opened) for prompt in prompts]
             assert all(len(messages) == 1 for messages in found)
             assert {messages[0].role for messages in found} == {"user"}
             return [messages[0].content for messages in found]

@@ -3,7 +3,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 
 from fakes.tokenizer import HIGHEST, LOWEST, FakeTokenizer
@@ -12,7 +11,7 @@ from vdisagg.bench.bodies import Endpoint
 from vdisagg.bench.datasets.lengths import exactly
 from vdisagg.bench.datasets.load import DataSet, Load, asks
 from vdisagg.bench.datasets.random import Ids
-from vdisagg.bench.tokens import Tokenizer
+from vdisagg.bench.tokens import tokenizer
 from vdisagg.errors import Failure, UsageError
 
 IDS = Ids(LOWEST, HIGHEST)
@@ -30,13 +29,13 @@ def loaded(
     async def main() -> Load:
         if server is None:
             return await asks(data, count, seed=seed, endpoint=endpoint, duration_s=duration_s)
-        async with server.serving(), aiohttp.ClientSession(base_url=server.url) as session:
+        async with server.serving(), tokenizer(server.url, "m") as opened:
             return await asks(
                 data,
                 count,
                 seed=seed,
                 endpoint=endpoint,
-                tokenizer=Tokenizer(session, "m"),
+                tokenizer=opened,
                 duration_s=duration_s,
             )
 

@@ -4,7 +4,6 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import aiohttp
 import pytest
 
 from fakes.tokenizer import FakeTokenizer
@@ -12,7 +11,7 @@ from vdisagg.bench.asks import Ask, Message
 from vdisagg.bench.datasets.files import Entry
 from vdisagg.bench.datasets.lengths import exactly
 from vdisagg.bench.datasets.sharegpt import Dialogue, counted, dialogues, given
-from vdisagg.bench.tokens import Tokenizer
+from vdisagg.bench.tokens import tokenizer
 from vdisagg.errors import UsageError
 
 PATH = Path("talks.json")
@@ -85,8 +84,8 @@ def counts(
     talks: list[Dialogue], count: int | None, *, chat: bool, server: FakeTokenizer
 ) -> tuple[list[Ask], int]:
     async def main() -> tuple[list[Ask], int]:
-        async with server.serving(), aiohttp.ClientSession(base_url=server.url) as session:
-            return await counted(talks, count, chat=chat, tokenizer=Tokenizer(session, "m"))
+        async with server.serving(), tokenizer(server.url, "m") as opened:
+            return await counted(talks, count, chat=chat, tokenizer=opened)
 
     return asyncio.run(main())
 
