@@ -7,7 +7,7 @@ from aiohttp import web
 
 from fakes.tokenizer import FakeTokenizer
 from vdisagg.bench.asks import Message
-from vdisagg.bench.tokens import AT_ONCE, Tokenizer, each, tokenizer
+from vdisagg.bench.tokens import AT_ONCE, Tokenizer, Tokens, each, tokenizer
 from vdisagg.errors import Failure
 
 T = TypeVar("T")
@@ -47,6 +47,28 @@ def test_a_chat_is_counted_within_its_template() -> None:
             ],
             "add_generation_prompt": True,
         }
+    ]
+
+
+def test_what_vllm_answers_is_understood() -> None:
+    """Recorded from vLLM 0.32.0 with SmolLM2-135M-Instruct."""
+    text = (
+        b'{"count":4,"max_model_len":8192,"tokens":[504,3426,314,3599],'
+        b'"token_strs":["The","\xc4\xa0sea","\xc4\xa0is","\xc4\xa0wide"]}'
+    )
+    chat = b'{"count":3,"max_model_len":8192,"tokens":[1,9690,198],"token_strs":null}'
+
+    class Recorded(FakeTokenizer):
+        async def tokenize(self, request: web.Request) -> web.Response:
+            body = chat if "messages" in await request.json() else text
+            return web.Response(body=body, content_type="application/json")
+
+    async def both(t: Tokenizer) -> list[Tokens]:
+        return [await t.text("The sea is wide", strings=True), await t.chat([])]
+
+    assert asked(Recorded(), both) == [
+        Tokens(4, 8192, ["The", "Ġsea", "Ġis", "Ġwide"]),
+        Tokens(3, 8192),
     ]
 
 

@@ -85,7 +85,7 @@ class Tokenizer:
         where = f"{response.url}: HTTP {response.status}"
         if response.status in (404, 405, 501):
             raise Failure(
-                f"{where}: {error_text(read)}; tokens can only be counted by a server that has "
+                f"{where}: {error_text(read).rstrip('.')}; tokens can only be counted by a server that has "
                 f"/{path}, as vLLM does, and knows the model {self._model}; {INSTEAD}"
             )
         if response.status != 200:
