@@ -1,0 +1,170 @@
+"""How a verdict, a sweep, ratios and a comparison of two files are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from vdisagg.view.text import columns
+
+if TYPE_CHECKING:
+    from vdisagg.bench.bootstrap import Interval
+    from vdisagg.bench.compare import Comparison
+    from vdisagg.bench.metrics import Row
+    from vdisagg.bench.outcome import Outcome
+    from vdisagg.bench.sweep import Point, Ratios, Sweep
+    from vdisagg.bench.verdict import Verdict
+
+NO_DIFFERENCE = "no difference shown"
+TOO_FEW = "too few requests to say"
+
+
+def verdict_text(verdict: Verdict) -> str:
+    """The sentence, what makes it doubtful, and all metrics."""
+    lines = [verdict.sentence, *_warnings(verdict.doubts)]
+    if verdict.rows:
+        lines += ["", *rows_lines(verdict.rows, verdict.a, verdict.b)]
+    return "\n".join(lines)
+
+
+def rows_lines(rows: Sequence[Row], a: str, b: str) -> list[str]:
+    """A table of both runs' values, their ratio with its interval, and which is better."""
+    heading = ("", a, b, f"{a} / {b}", "95 % CI", "better")
+    return columns([heading, *(_row(row, a, b) for row in rows)])
+
+
+def sweep_text(sweeps: Sequence[Sweep]) -> str:
+    """Each side's sentence over its table."""
+    blocks = []
+    for sweep in sweeps:
+        cells = [_point(each) for each in sweep.points]
+        blocks.append("\n".join([sweep.sentence, *_points("rate", cells)]))
+    return "\n\n".join(blocks)
+
+
+def ratios_text(ratios: Ratios) -> str:
+    """The sentence over a table with a line per ratio."""
+    cells = [(each.label, *_point(each)[1:]) for each in ratios.points]
+    return "\n".join([ratios.sentence, *_points("P:D", cells)])
+
+
+def compare_text(comparison: Comparison, a: str, b: str) -> str:
+    """What differs in the asking first, then the metrics. `a` and `b`: what the files are called."""
+    lines = [f"A is {a}, B is {b}"]
+    for each in comparison.compared:
+        lines += ["", *([each.label] if each.label else [])]
+        if each.differing:
+            found = [(d.name, d.a, d.b) for d in each.differing]
+            lines += [*columns([("differs", "A", "B"), *found]), ""]
+        lines += [*rows_lines(each.rows, "A", "B"), *_warnings(each.doubts)]
+    for name, labels in (("A", comparison.only_a), ("B", comparison.only_b)):
+        if labels:
+            lines += ["", f"only in {name}: {', '.join(label or 'unlabelled' for label in labels)}"]
+    return "\n".join(lines)
+
+
+def verdict_json(verdict: Verdict) -> dict[str, object]:
+    """For programs: everything in seconds and shares; each row says which side is better."""
+    found: dict[str, object] = msgspec.to_builtins(verdict)
+    return found | {"rows": [_row_json(row) for row in verdict.rows]}
+
+
+def comparison_json(comparison: Comparison) -> dict[str, object]:
+    """For programs."""
+    found: dict[str, object] = msgspec.to_builtins(comparison)
+    compared = [
+        msgspec.to_builtins(each) | {"rows": [_row_json(row) for row in each.rows]}
+        for each in comparison.compared
+    ]
+    return found | {"compared": compared}
+
+
+def outcome_json(outcome: Outcome) -> dict[str, object]:
+    """For programs: reports without their samples (`--save` has those), and what was made of them."""
+    return {
+        "runs": [
+            {"label": run.label, "report": msgspec.to_builtins(run.report)} for run in outcome.runs
+        ],
+        "verdict": verdict_json(outcome.verdict) if outcome.verdict else None,
+        "sweep": msgspec.to_builtins(outcome.sweep),
+        "ratios": msgspec.to_builtins(outcome.ratios),
+        "versions": outcome.versions,
+    }
+
+
+def _row_json(row: Row) -> dict[str, object]:
+    found: dict[str, object] = msgspec.to_builtins(row)
+    return found | {"times": row.times, "better": row.better or None}
+
+
+def _warnings(doubts: Sequence[str]) -> list[str]:
+    return [f"warning: {doubt}" for doubt in doubts]
+
+
+def _row(row: Row, a: str, b: str) -> tuple[str, ...]:
+    name = f"{row.metric} ms" if row.unit == "s" else row.metric
+    values = [_value(row, value) for value in (row.a, row.b)]
+    if row.a is None or row.b is None:
+        return (name, *values, "-", "-", "not measured")
+    times = "-" if row.times is None else f"{row.times:.2f}"
+    interval = _interval(row.ratio)
+    if row.ratio is None and row.difference:  # a share that was 0 somewhere: points, not ratios
+        low, high = row.difference.low * 100, row.difference.high * 100
+        interval = f"{low:+.1f} to {high:+.1f} points"
+    if row.difference is None:
+        return (name, *values, times, "-", TOO_FEW)
+    return (name, *values, times, interval, {"a": a, "b": b, "": NO_DIFFERENCE}[row.better])
+
+
+def _value(row: Row, value: float | None) -> str:
+    if value is None:
+        return "-"
+    if row.unit == "share":
+        return f"{value * 100:.1f} %"
+    return f"{value * 1000:.2f}" if row.unit == "s" else f"{value:.2f}"
+
+
+def _interval(interval: Interval | None) -> str:
+    return "-" if interval is None else f"{interval.low:.2f} to {interval.high:.2f}"
+
+
+_HEADING = (
+    "sent/s",
+    "failed",
+    "TTFT p50",
+    "TTFT p99",
+    "TPOT mean",
+    "ITL p99",
+    "E2E mean",
+    "tokens/s",
+    "goodput",
+    "good/s",
+    "SLO",
+)
+
+
+def _points(first: str, cells: Sequence[tuple[str, ...]]) -> list[str]:
+    return columns([(first, *_HEADING), *cells])
+
+
+def _point(each: Point) -> tuple[str, ...]:
+    """Latencies in milliseconds."""
+    latencies = (
+        each.ttft_p50_s,
+        each.ttft_p99_s,
+        each.tpot_mean_s,
+        each.itl_p99_s,
+        each.e2e_mean_s,
+    )
+    return (
+        "inf" if each.rate_per_s is None else f"{each.rate_per_s:g}",
+        "-" if each.achieved_rate_per_s is None else f"{each.achieved_rate_per_s:.3g}",
+        str(each.failed),
+        *("-" if value is None else f"{value * 1000:.1f}" for value in latencies),
+        f"{each.output_tokens_per_s:.1f}",
+        "-" if each.goodput is None else f"{each.goodput * 100:.1f} %",
+        "-" if each.good_per_s is None else f"{each.good_per_s:.2f}",
+        {None: "-", True: "met", False: "missed"}[each.meets],
+    )
