@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from fakes.handles import World
+from vdisagg.control.mode import COLOCATED, PD
 
 Choose = Callable[[int], int]
 
@@ -86,7 +87,7 @@ def test_b01_a_request_that_ends_early_in_any_order_of_events_releases_its_handl
 
 def add_and_move(world: World, rng: random.Random, name: str) -> None:
     """One more request, and a few of the things that can happen next."""
-    world.add(name, max_tokens=rng.choice([1, 2, 5]))
+    world.add(name, max_tokens=rng.choice([1, 2, 5]), mode=rng.choice([PD, PD, COLOCATED]))
     for _ in range(rng.randrange(6)):
         if moves := list(world.moves()):
             rng.choice(moves)()

@@ -19,6 +19,7 @@ from fakes.cluster import free_ports
 from fakes.engine import FakeEngine, KvStore
 from fakes.front import FakeFront
 from vdisagg.control import wire
+from vdisagg.control.phases import queued_s
 
 FILES = sorted((Path(__file__).parents[1] / "data").glob("frames-*.json"))
 decode = msgspec.msgpack.decode
@@ -87,6 +88,13 @@ def test_real_statistics_tell_of_blocks_and_transfers(recorded: Messages) -> Non
     assert any(s.kv_cache_usage > 0 for s in stats)
     moved = [wire.connector_stats(s) for s in stats]
     assert sum(len(m.bytes_transferred) for m in moved if m is not None) >= 1
+
+
+def test_real_outputs_tell_how_long_a_request_was_queued(recorded: Messages) -> None:
+    given = [o for payload in outputs(recorded, "p0") for o in wire.decode_outputs(payload).outputs]
+    queues = [queued_s(o.events) for o in given if o.request_id.startswith("p:")]
+    assert len(queues) >= 4
+    assert all(queue is not None and 0 < queue < 1 for queue in queues)
 
 
 def test_a_real_ready_payload_is_of_its_version(recorded: Messages) -> None:

@@ -125,7 +125,7 @@ def test_another_type_is_a_protocol_error_too(decoder: str) -> None:
 
 
 def test_all_decoders_are_under_test() -> None:
-    assert len(DECODERS) == 10
+    assert len(DECODERS) == 11
     assert all(inspect.isfunction(decoder) for decoder in DECODERS.values())
 
 

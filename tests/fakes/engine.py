@@ -63,6 +63,12 @@ def logprobs(tokens: Sequence[int], gap: float) -> msgspec.Raw:
     )
 
 
+def events(queued: float, scheduled: float) -> msgspec.Raw:
+    """What an engine tells with a request's first output, on its own clock."""
+    told = ((wire.QUEUED, queued), (wire.SCHEDULED, scheduled))
+    return wire.raw([{"type": kind, "timestamp": at} for kind, at in told])
+
+
 @dataclass
 class KvStore:
     """What prefill engines hold for their peers: leg id → prompt. Thread-safe through the GIL."""
@@ -82,6 +88,7 @@ class _Job:
     remote_decode: bool
     remote_prefill: bool = False
     first: bool = True
+    queued: float = field(default_factory=time.monotonic)
 
 
 @dataclass
@@ -322,6 +329,7 @@ class FakeEngine:
         if job.first:
             cached = 0 if job.remote_decode else len(job.prompt)
             output.prefill_stats = wire.raw({"num_cached_tokens": cached})
+            output.events = events(job.queued, time.monotonic())
             job.first = False
         if len(job.tokens) >= sampling.get("max_tokens", 16):
             output.finish_reason = wire.LENGTH

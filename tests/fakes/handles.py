@@ -17,6 +17,7 @@ from vdisagg.control import wire
 from vdisagg.control.actions import Action, Pair, Reply, Send
 from vdisagg.control.dispatch import Dispatch, Limits
 from vdisagg.control.handover import Nixl
+from vdisagg.control.mode import KEY, PD
 from vdisagg.control.routing import FewestInFlight
 
 
@@ -49,8 +50,7 @@ class World:
         self.engines = {f"p{i}": Engine() for i in range(prefill)}
         self.engines |= {f"d{i}": Engine() for i in range(decode)}
         ways = FakeWays(self.links)
-        ways.alone = []
-        limits = Limits(request_s=100.0, handover_s=100.0)
+        limits = Limits(request_s=100.0, handover_s=100.0, decode_alone=False)
         self.dispatch = Dispatch(Nixl(), FewestInFlight(), ways, 0, limits)
         self.held: dict[str, str] = {}
         self.read: Counter[str] = Counter()
@@ -71,10 +71,11 @@ class World:
 
     # -- events -------------------------------------------------------------------------------
 
-    def add(self, name: str, max_tokens: int = 2) -> None:
+    def add(self, name: str, max_tokens: int = 2, mode: str = PD) -> None:
         """The front end asks."""
         self.asked.add(name)
-        sampling = {"temperature": 0.0, "max_tokens": max_tokens}
+        extra = {KEY: mode}
+        sampling = {"temperature": 0.0, "max_tokens": max_tokens, "extra_args": extra}
         self._do(self.dispatch.add(0, request(name, sampling), (), now=0.0))
 
     def abort(self, name: str) -> None:

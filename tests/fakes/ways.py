@@ -20,6 +20,8 @@ class FakeWays:
         self.expiries: Counter[str] = Counter()
         self.hope = False
         self.coming = False
+        self.others: list[str] = []
+        """Engines that work and have no link."""
 
     def routable(self) -> Sequence[Pair]:
         return self._links()
@@ -28,6 +30,13 @@ class FakeWays:
         if self.alone is not None:
             return self.alone
         return list(dict.fromkeys(d for _, d in self._links()))
+
+    def working(self) -> Sequence[str]:
+        ends = (name for link in self._links() for name in link)
+        return list(dict.fromkeys((*ends, *(self.alone or ()), *self.others)))
+
+    def awaited(self) -> bool:
+        return self.hope
 
     def slots(self, name: str) -> int:
         return self.slots_each

@@ -7,7 +7,7 @@ import dataclasses
 import msgspec
 import pytest
 
-from vdisagg.control import dummies, handover, wire
+from vdisagg.control import dummies, handover, mode, wire
 
 pytestmark = [
     pytest.mark.real,
@@ -55,7 +55,12 @@ def test_the_maps_that_we_read_have_our_keys(
 
 
 def test_message_kinds_and_finish_reasons_are_the_same() -> None:
-    from vllm.v1.engine import EngineCoreRequestType, FinishReason
+    from vllm.v1.engine import (
+        EngineCoreEvent,
+        EngineCoreEventType,
+        EngineCoreRequestType,
+        FinishReason,
+    )
     from vllm.v1.engine.core import EngineCoreProc
 
     kinds = EngineCoreRequestType
@@ -65,6 +70,12 @@ def test_message_kinds_and_finish_reasons_are_the_same() -> None:
         kinds.UTILITY.value,
     ) == (wire.ADD, wire.ABORT, wire.UTILITY)
     assert wire.ENGINE_CORE_DEAD == EngineCoreProc.ENGINE_CORE_DEAD
+    assert (EngineCoreEventType.QUEUED, EngineCoreEventType.SCHEDULED) == (
+        wire.QUEUED,
+        wire.SCHEDULED,
+    )
+    assert wire.EngineEvent.__struct_fields__ == EngineCoreEvent.__struct_fields__
+    assert not EngineCoreEvent.__struct_config__.array_like
     reasons = (wire.STOP, wire.LENGTH, wire.ABORTED, wire.ERROR, wire.REPETITION)
     assert reasons == tuple(int(reason) for reason in FinishReason)
 
@@ -73,6 +84,21 @@ def test_connector_statistics_have_our_keys() -> None:
     from vllm.distributed.kv_transfer.kv_connector.v1.nixl.stats import NixlKVConnectorStats
 
     assert set(wire.ConnectorStats.__struct_fields__) <= set(NixlKVConnectorStats().data)
+
+
+@pytest.mark.parametrize("kind", ["completion", "chat_completion"])
+def test_what_a_client_says_of_the_mode_stands_in_extra_args(kind: str) -> None:
+    import importlib
+
+    protocol = importlib.import_module(f"vllm.entrypoints.openai.{kind}.protocol")
+    said = {"model": "m", "vllm_xargs": {mode.KEY: mode.COLOCATED}}
+    if kind == "completion":
+        request = protocol.CompletionRequest(prompt="p", **said)
+    else:
+        message = {"role": "user", "content": "p"}
+        request = protocol.ChatCompletionRequest(messages=[message], **said)
+    sampling = request.to_sampling_params(5, {})
+    assert sampling.extra_args == {mode.KEY: mode.COLOCATED}
 
 
 def test_the_sampling_parameters_that_we_touch_exist() -> None:

@@ -16,7 +16,7 @@ import msgspec
 from vdisagg.errors import ControllerGone
 
 SOCKET_NAME = "admin.sock"
-OPERATIONS = ("status", "events", "probe", "refresh")
+OPERATIONS = ("status", "events", "timings", "probe", "refresh")
 
 InstanceState = Literal[
     "planned", "launching", "connected", "ready", "suspect", "dead", "draining", "stopped"

@@ -506,6 +506,9 @@ class Controller:
             )
         if request.op == "events":
             return self._history.after(request.after)
+        if request.op == "timings":
+            recent = self.dispatch.recent
+            return recent.after(request.after, started=self._started, to_unix=self._to_unix)
         if request.op == "probe":
             self.fleet.beat_now(now=time.monotonic())
             return admin.Done()

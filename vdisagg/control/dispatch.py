@@ -9,6 +9,8 @@ Three kinds of request take one leg only, on one engine, without a transfer:
   answers, so decode computes both.
 - pooling requests, for the same reason.
 
+So does a request whose client wants it (mode.py), on an engine of either role.
+
 Legs have ids of our own (flight.LegIds): unique for all time, whatever a client sends. The front end's
 id is never an engine's key.
 
@@ -27,13 +29,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from vdisagg.control import canary, early, wire
+from vdisagg.control import canary, early, mode, wire
 from vdisagg.control.actions import Action, Beat, Miss, Note, Pair, Reply, Send, Tainted
 from vdisagg.control.flight import PROBE, Flight, LegIds, Stage
 from vdisagg.control.flights import Counts, Flights, shown
 from vdisagg.control.handover import Handover, without_transfer
 from vdisagg.control.legs import LegBook
 from vdisagg.control.placing import Placing, Way, Ways
+from vdisagg.control.recent import Recent
 from vdisagg.control.release import Releases
 from vdisagg.control.routing import Policy
 
@@ -63,6 +66,8 @@ class Dispatch:
     counts: Counts = field(default_factory=Counts)
     in_flight: Counter[str] = field(default_factory=Counter)
     """Legs under way per instance."""
+    recent: Recent = field(default_factory=Recent)
+    """The last requests of users that have finished."""
 
     def __post_init__(self) -> None:
         self._ids = LegIds(self.first_sequence)
@@ -98,7 +103,9 @@ class Dispatch:
             return [*ended, *self._flights.refused(key, "its id is in use")]
         if refusal:
             return self._flights.refused(key, refusal)
-        return self._flights.enter(self._flight(key, request, frames, now=now), now=now)
+        flight = self._flight(key, request, frames, now=now)
+        self.counts.colocated += flight.colocated
+        return self._flights.enter(flight, now=now)
 
     def refuse(self, api: int, front_id: str, reason: str) -> list[Action]:
         """A request that can't be read: it ends in an error at once."""
@@ -120,7 +127,12 @@ class Dispatch:
         `begun`: whether the client has had any output, be it without tokens.
         """
         self.counts.received += 1
-        flight = self._flight((api, request.request_id), request, frames, now=now)
+        key = (api, request.request_id)
+        if refusal := self._refusal(request):  # it had not been answered yet
+            return self._flights.refused(key, refusal)
+        flight = self._flight(key, request, frames, now=now)
+        self.counts.colocated += flight.colocated
+        flight.timed = False
         flight.emitted += emitted
         flight.sent = begun
         if not begun:
@@ -329,16 +341,17 @@ class Dispatch:
             return f"its id is longer than {MAX_ID} characters"
         if request.resumable:
             return "streaming input is not served over prefill and decode instances"
-        return ""
+        return mode.fault(request.sampling_params)
 
     @staticmethod
     def _flight(
         key: tuple[int, str], request: wire.AddRequest, frames: Sequence[bytes], *, now: float
     ) -> Flight:
         sampling = request.sampling_params
+        colocated = mode.is_colocated(sampling)
         if sampling is not None:
-            sampling = without_transfer(sampling)
-        return Flight(key[0], key[1], request, frames, sampling, started=now)
+            sampling = mode.without_mode(without_transfer(sampling))
+        return Flight(*key, request, frames, sampling, started=now, colocated=colocated)
 
     # -- legs ---------------------------------------------------------------------------------
 
@@ -358,6 +371,7 @@ class Dispatch:
             release = self._releases.release(flight.link, output.kv_transfer_params, now=now)
             return [*release, *self._flights.fail(flight, reason, now=now, output=output)]
         self._legs.leave(flight)
+        flight.instants.note_prefill(flight.prefill, output, now=now)
         flight.handle = output.kv_transfer_params
         flight.expired_before = self.ways.expired(flight.prefill)
         flight.token = output.new_token_ids[0] if output.new_token_ids else None
@@ -411,6 +425,7 @@ class Dispatch:
                 actions.append(Beat(flight.link, latency, False, flight.matched))
                 if flight.matched is False:
                     return [*actions, *self._recompute(flight, output, now=now)], False
+        flight.instants.note_answer(output, now=now)
         if flight.sent:
             output.events = output.prefill_stats = wire.NIL  # the client has had them
         if flight.told and not flight.begun:
@@ -466,7 +481,8 @@ class Dispatch:
     def _finish(self, flight: Flight, output: wire.Output, *, now: float) -> list[Action]:
         """An answering leg has come to its end."""
         if flight.api != PROBE:
-            self._placing.finished(flight.bound, now=now)
+            self.recent.add(flight, now=now)
+            self._placing.finished(flight.at, now=now)
             self._flights.end(flight)
             self.counts.finished += 1
             return []

@@ -56,6 +56,10 @@ class Fleet:
         """Decode instances that can compute a request alone."""
         return [e.name for e in self.engines.values() if e.role == "decode" and e.life.routable]
 
+    def working(self) -> list[str]:
+        """Instances of either role that can compute a request alone."""
+        return [e.name for e in self.engines.values() if e.life.routable]
+
     def slots(self, name: str) -> int:
         """Requests that an engine runs at once; 0 where that is not known."""
         ready = self.engines[name].ready
@@ -76,6 +80,10 @@ class Fleet:
             near.issuperset(pair) and link.state in ("cold", "probing", "warm")
             for pair, link in self.links.items()
         )
+
+    def awaited(self) -> bool:
+        """Whether an instance may be back in a moment."""
+        return any(e.life.state == "suspect" for e in self.engines.values())
 
     def returning(self) -> bool:
         """Whether engines of the controller before this one have yet to connect: that takes a moment."""

@@ -12,6 +12,7 @@ import msgspec
 from vdisagg.control import wire
 from vdisagg.control.actions import Pair
 from vdisagg.control.handover import Params
+from vdisagg.control.phases import Instants
 
 PROBE: Final = -1
 """In the place of an API server: our own requests."""
@@ -39,6 +40,10 @@ class Flight:
     sampling: Params | None
     """As they came, but for what a connector would obey."""
     started: float
+    colocated: bool = False
+    """Whether its client wants one engine to compute all of it; see mode.py."""
+    timed: bool = True
+    """Whether its beginning was this controller's to see."""
     proof: wire.AddRequest | None = None
     """Of a probe that has to prove its link: what the decode engine then computes alone."""
 
@@ -74,6 +79,8 @@ class Flight:
     expired_before: int = 0
     """How many leases of that prefill engine had run out when the handle came."""
     prefill_stats: msgspec.Raw = field(default_factory=lambda: wire.NIL)
+    instants: Instants = field(default_factory=lambda: Instants(0.0))
+    """When what has happened, for those who ask; see phases.py."""
     matched: bool | None = None
     """Whether decode's first token did equal prefill's; None where that can't be told."""
 
@@ -102,6 +109,11 @@ class Flight:
     def key(self) -> tuple[int, str]:
         """Under which name the front end knows it."""
         return self.api, self.front_id
+
+    @property
+    def legs(self) -> Legs:
+        """Which legs it takes, of what is asked for now."""
+        return legs_of(self.asked_sampling, colocated=self.colocated)
 
     @property
     def link(self) -> Pair:
@@ -144,10 +156,14 @@ class Legs(Enum):
     """One token: prefill's is the whole answer."""
     DECODE = auto()
     """What one engine has to compute from the prompt to the end."""
+    ANYWHERE = auto()
+    """What one engine is to compute so, of either role: its client wants that."""
 
 
-def legs_of(sampling: Params | None) -> Legs:
+def legs_of(sampling: Params | None, *, colocated: bool = False) -> Legs:
     """Pooling requests have no sampling parameters."""
+    if colocated:
+        return Legs.ANYWHERE
     if sampling is None or any(
         sampling.get(key) is not None for key in ("prompt_logprobs", "prompt_logprob_token_ids")
     ):

@@ -8,7 +8,6 @@ right). What can't be placed at once, but perhaps in a moment, is held.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -20,7 +19,9 @@ from vdisagg.control.actions import Action, Miss, Note, Pair, Reply, Send
 from vdisagg.control.continuation import hindrance, rest
 from vdisagg.control.flight import PROBE, Flight, Legs, Stage, deterministic, legs_of
 from vdisagg.control.handover import Handover, Params
+from vdisagg.control.held import Line
 from vdisagg.control.legs import LegBook
+from vdisagg.control.phases import Instants
 from vdisagg.control.placing import Placing, Wait, Way, Ways
 
 HOPE_S: Final = 5.0
@@ -45,6 +46,7 @@ class Counts:
     redone: int = 0
     continued: int = 0
     alone: int = 0
+    colocated: int = 0
     output_tokens: int = 0
 
 
@@ -62,7 +64,11 @@ class Flights:
         request_s: float,
     ) -> None:
         self.by_key: dict[tuple[int, str], Flight] = {}
-        self.held: deque[Flight] = deque()
+        self._for_link = Line(
+            "no working link between a prefill and a decode instance",
+            "all decode engines have as much as they can take",
+        )
+        self._for_engine = Line("no working instance", "all engines have as much as they can take")
         self.counts = counts
         self._handover = handover
         self._ways = ways
@@ -70,18 +76,25 @@ class Flights:
         self._legs = legs
         self._request_s = request_s
         self._alone = False
-        self._no_way_since: float | None = None
-        """Since when what is held has had nothing but hope."""
+
+    @property
+    def held(self) -> bool:
+        """Whether any request waits for a way."""
+        return bool(self._for_link.flights or self._for_engine.flights)
+
+    def _line(self, flight: Flight) -> Line:
+        return self._for_engine if flight.colocated else self._for_link
 
     def enter(self, flight: Flight, *, now: float) -> list[Action]:
         """A new request: on its way, held, or without a way."""
         self.by_key[flight.key] = flight
-        if self.held:
+        line = self._line(flight)
+        if line.flights:
             way: Way | Wait | None = Wait.CROWDED  # it stands behind the others
         else:
-            way = self._placing.choose(legs_of(flight.asked_sampling), now=now)
+            way = self._placing.choose(flight.legs, now=now)
         if way is None:
-            return self.give_out(flight, Wait.HOPE.value)
+            return self.give_out(flight, line.nowhere)
         return self.depart(flight, way, now=now)
 
     def again(
@@ -104,7 +117,8 @@ class Flights:
             return []
         flight.refused = flight.refused or refused
         asked = self.left(flight)
-        way = self._placing.choose(legs_of(asked[1]), avoid, now=now)
+        legs = legs_of(asked[1], colocated=flight.colocated)
+        way = self._placing.choose(legs, avoid, now=now)
         if way is None:
             return []
         flight.asked, flight.asked_sampling = asked
@@ -133,35 +147,36 @@ class Flights:
         """Send a request on its way, or hold it."""
         if isinstance(way, Way):
             return [*self._say_if_alone(way, flight), self.take(flight, way, now=now)]
-        if way is Wait.HOPE and self._no_way_since is None:
-            self._no_way_since = now
+        line = self._line(flight)
+        if way is Wait.HOPE:
+            line.look(way, now=now)
         flight.stage, flight.at, flight.leg_started = Stage.HELD, "", now
         flight.begun = False
-        self.held.append(flight)
+        line.flights.append(flight)
         return []
 
     def admit(self, *, now: float) -> list[Action]:
         """Send off what is held and has a way now, in order of arrival."""
+        return [*self._admit(self._for_link, now=now), *self._admit(self._for_engine, now=now)]
+
+    def _admit(self, line: Line, *, now: float) -> list[Action]:
         actions: list[Action] = []
-        while self.held:
-            flight = self.held[0]
-            way = self._placing.choose(legs_of(flight.asked_sampling), now=now)
-            if way is not Wait.HOPE:
-                self._no_way_since = None
-            elif self._no_way_since is None:
-                self._no_way_since = now
+        while line.flights:
+            flight = line.flights[0]
+            way = self._placing.choose(flight.legs, now=now)
+            line.look(way, now=now)
             if isinstance(way, Wait):
                 break
             if way is None:
-                actions += self.give_out(flight, Wait.HOPE.value)
+                actions += self.give_out(flight, line.nowhere)
                 continue
-            self.held.popleft()
+            line.flights.popleft()
             actions += self.depart(flight, way, now=now)
         return actions
 
     def _say_if_alone(self, way: Way, flight: Flight) -> Iterator[Note]:
         """Tell when decode engines begin, or cease, to compute prompts that prefill should."""
-        if legs_of(flight.asked_sampling) is not Legs.BOTH:
+        if flight.legs is not Legs.BOTH:
             return
         self.counts.alone += not way.prefill
         alone = not self._ways.routable()
@@ -176,19 +191,20 @@ class Flights:
 
     def held_too_long(self, flight: Flight, *, now: float) -> list[Action]:
         """End a request that has been held for too long; nothing if it has not."""
-        way = self._placing.choose(legs_of(flight.asked_sampling), now=now)
+        line, way = self._line(flight), self._placing.choose(flight.legs, now=now)
         since, limit = flight.leg_started, self._request_s
         if way is Wait.HOPE:  # however long it had waited for its turn before
-            since, limit = max(since, self._no_way_since or since), HOPE_S
+            since, limit = max(since, line.hoping_since or since), HOPE_S
         if now - since <= limit:
             return []
-        reason = way.value if isinstance(way, Wait) else "others were before it"
-        return self.give_out(flight, f"{reason} for {limit:g} s")
+        return self.give_out(flight, f"{line.why(way)} for {limit:g} s")
 
     def take(self, flight: Flight, way: Way, *, now: float) -> Send:
         """Send a flight on its first leg."""
         flight.prefill, flight.decode = way.prefill, way.decode
         self._legs.bind(flight, way.decode)
+        if not flight.sent:
+            flight.instants = Instants(now)
         flight.compare = deterministic(flight.asked_sampling)
         flight.token, flight.told, flight.matched = None, False, None
         flight.handle = flight.prefill_stats = wire.NIL
@@ -255,7 +271,7 @@ class Flights:
         self._legs.leave(flight)
         self._legs.bind(flight, "")
         if flight.stage is Stage.HELD:
-            self.held.remove(flight)
+            self._line(flight).flights.remove(flight)
         del self.by_key[flight.key]
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, auto
 from typing import Final, Protocol
 
 from vdisagg.control.actions import Pair
@@ -30,6 +30,9 @@ class Ways(Protocol):
     def working_decode(self) -> Sequence[str]:
         """Decode engines that can compute a request alone."""
 
+    def working(self) -> Sequence[str]:
+        """Engines of either role that requests may be sent to."""
+
     def slots(self, name: str) -> int:
         """Requests that an engine runs at once; 0 where that is not known."""
 
@@ -41,6 +44,9 @@ class Ways(Protocol):
 
     def hopeful(self) -> bool:
         """Whether there may be a way in a moment: a link is being proved, an engine may be back."""
+
+    def awaited(self) -> bool:
+        """Whether an engine may be back in a moment."""
 
     def returning(self) -> bool:
         """Whether engines are just coming back to a new controller, so that there is no hurry."""
@@ -59,8 +65,10 @@ class Way:
 class Wait(Enum):
     """Why there is no way yet."""
 
-    CROWDED = "all decode engines have as much as they can take"
-    HOPE = "no working link between a prefill and a decode instance"
+    CROWDED = auto()
+    """All engines have as much as they can take."""
+    HOPE = auto()
+    """None works, but one may in a moment."""
 
 
 class Placing:
@@ -88,6 +96,8 @@ class Placing:
 
         None: there is none, and there is no telling when.
         """
+        if legs is Legs.ANYWHERE:
+            return self._anywhere(avoid, now=now)
         links = [link for link in self._ways.routable() if link not in avoid]
         if links:
             if legs is not Legs.PREFILL:
@@ -103,6 +113,22 @@ class Placing:
                 pair = self._policy.choose(free, self._loads())
                 return Way(Stage.WHOLE, pair[1], "", pair[1]) if pair else Wait.CROWDED
         return Wait.HOPE if self._ways.hopeful() else None
+
+    def _anywhere(self, avoid: Collection[Pair], *, now: float) -> Way | Wait | None:
+        """The engine of either role that has least to do. No handle waits for it: what memory it has,
+        and what it does about it, is its own business."""
+        working = [name for name in self._ways.working() if ("", name) not in avoid]
+        if not working:
+            return Wait.HOPE if self._ways.awaited() else None
+        # At a prefill engine nothing is bound; at a decode engine little is that is not bound for it.
+        loads = {name: max(self._bound[name], self._in_flight.get(name, 0)) for name in working}
+        free = [("", name) for name in working if not self._filled(name, loads[name], now=now)]
+        pair = self._policy.choose(free, loads)
+        if pair is None:
+            return Wait.CROWDED
+        name = pair[1]
+        decodes = name in self._ways.working_decode()
+        return Way(Stage.WHOLE, name, *(("", name) if decodes else (name, "")))
 
     @staticmethod
     def _over(pair: Pair, legs: Legs) -> Way:
@@ -120,14 +146,18 @@ class Placing:
 
     def crowded(self, decode: str, *, now: float) -> bool:
         """Whether a decode engine is bound to as much as it can take within the lease."""
-        slots = self._ways.slots(decode)
         if self._ways.full(decode):
             return self._bound[decode] > 0  # an idle engine's word is old
-        return slots > 0 and self._bound[decode] >= slots + self._ahead(decode, now=now)
+        return self._filled(decode, self._bound[decode], now=now)
 
-    def _ahead(self, decode: str, *, now: float) -> int:
+    def _filled(self, name: str, load: int, *, now: float) -> bool:
+        """Whether `load` requests are as many as an engine runs at once, and the next ones."""
+        slots = self._ways.slots(name)
+        return slots > 0 and load >= slots + self._ahead(name, now=now)
+
+    def _ahead(self, name: str, *, now: float) -> int:
         """How many more it will have finished within a third of the lease, at its present pace."""
-        ends = self._ends[decode]
+        ends = self._ends[name]
         while ends and now - ends[0] > self._lease_s:
             ends.popleft()  # another time's pace
         if len(ends) < 2:
@@ -150,10 +180,9 @@ class Placing:
         if decode:
             self._bound[decode] -= 1
 
-    def finished(self, decode: str, *, now: float) -> None:
-        """A decode engine has finished a request that was bound for it: that is its pace."""
-        if decode:
-            self._ends[decode].append(now)
+    def finished(self, name: str, *, now: float) -> None:
+        """An engine has finished a request that it answered: that is its pace."""
+        self._ends[name].append(now)
 
     def full(self, decode: str) -> bool:
         """Whether a leg may have to wait for room on a decode engine."""

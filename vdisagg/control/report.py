@@ -34,6 +34,7 @@ def status(
             redone=counts.redone,
             continued=counts.continued,
             alone=counts.alone,
+            colocated=counts.colocated,
             output_tokens=counts.output_tokens,
             handles_held=dispatch.handles_held,
         ),

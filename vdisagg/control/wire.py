@@ -70,6 +70,17 @@ class AddedId(msgspec.Struct, array_like=True, gc=False):
     request_id: str
 
 
+QUEUED, SCHEDULED = 1, 2
+"""Types of an engine's events."""
+
+
+class EngineEvent(msgspec.Struct, gc=False):
+    """EngineCoreEvent, a map on the wire. `timestamp`: seconds, of that engine's clock alone."""
+
+    type: int
+    timestamp: float
+
+
 class Output(msgspec.Struct, array_like=True, gc=False):
     """EngineCoreOutput."""
 
@@ -201,6 +212,7 @@ decode_welcome = _decoder(Welcome, "the front end's answer to HELLO")
 decode_outputs = _decoder(Outputs, "an outputs message")
 decode_ready = _decoder(Ready, "a ready payload")
 decode_greeting = _decoder(Greeting, "a handshake")
+decode_events = _decoder(list[EngineEvent], "an output's events")
 decode_result = _decoder(tuple[Any, Any], "a utility call's result")
 
 decode_value: Callable[[bytes], Any] = _decoder(object, "a value")
