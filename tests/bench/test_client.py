@@ -5,10 +5,13 @@ import pytest
 from aiohttp import web
 
 from fakes.http_front_end import FakeFrontEnd, chunks, streamed
-from vdisagg.bench.client import Target, completion_body, connections, stream
+from vdisagg.bench.asks import Ask
+from vdisagg.bench.bodies import body as body_of
+from vdisagg.bench.client import Target, connections, stream
 from vdisagg.bench.samples import Sample
 
-BODY = completion_body("m", [5, 6, 7], output_len=4, running_usage=True)
+ASK = Ask([5, 6, 7], 4)
+BODY = body_of("m", ASK, endpoint="completions", running_usage=True)
 
 
 def asked(answer=None, *, body: bytes = BODY, expected: int = 4, **target) -> Sample:
@@ -29,7 +32,7 @@ def asked(answer=None, *, body: bytes = BODY, expected: int = 4, **target) -> Sa
 
 @pytest.mark.parametrize("running_usage", [True, False])
 def test_a_stream_is_read_to_its_end(running_usage: bool) -> None:
-    body = completion_body("m", [5, 6, 7], output_len=4, running_usage=running_usage)
+    body = body_of("m", ASK, endpoint="completions", running_usage=running_usage)
     found = asked(body=body)
     assert found.failure is None
     assert (found.prompt_tokens, found.output_tokens) == (3, 4)

@@ -142,12 +142,7 @@ def test_f01_over_the_wire_every_request_is_sent_once_and_none_early(processes: 
     assert [sample.due_s for sample in samples] == due
     assert {sample.failure for sample in samples} == {None}
     assert min(sample.late_s for sample in samples) >= 0
-    came = sorted(
-        value
-        for headers in front_end.headers
-        for name, value in headers.items()
-        if name.lower() == "x-request-id"
-    )
+    came = sorted(front_end.request_ids)
     assert came == sorted(sample.request_id for sample in samples)
     assert (progress.sent, progress.finished, progress.failed, held) == (100, 100, 0, 0)
     assert len(progress.ttft_s.values) == 100

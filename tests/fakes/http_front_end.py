@@ -14,18 +14,20 @@ Handler = Callable[[web.Request, dict[str, Any]], Awaitable[web.StreamResponse]]
 
 
 class FakeFrontEnd:
-    """`answer` may be replaced; `bodies` and `headers` hold what came."""
+    """`answer` may be replaced; `bodies`, `headers` and `request_ids` hold what came."""
 
     def __init__(self) -> None:
         self.answer: Handler = completion
         self.bodies: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
+        self.request_ids: list[str] = []
         self.url = ""
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
         self.bodies.append(body)
         self.headers.append(dict(request.headers))
+        self.request_ids.append(request.headers.get("X-Request-Id", ""))
         return await self.answer(request, body)
 
     @asynccontextmanager
@@ -62,14 +64,16 @@ async def streamed(
 def chunks(body: dict[str, Any]) -> list[object]:
     """max_tokens chunks of one token each and the usage, as vLLM sends them."""
     asked = body["stream_options"]
-    prompt = len(body["prompt"])
+    chat = "messages" in body
+    prompt = len(body["messages"] if chat else body["prompt"])
 
     def usage(tokens: int) -> dict[str, int]:
         return {"prompt_tokens": prompt, "completion_tokens": tokens}
 
     events: list[object] = []
     for number in range(1, body["max_tokens"] + 1):
-        chunk: dict[str, object] = {"choices": [{"index": 0, "text": "x"}]}
+        piece = {"delta": {"content": "x"}} if chat else {"text": "x"}
+        chunk: dict[str, object] = {"choices": [{"index": 0, **piece}]}
         if asked.get("continuous_usage_stats"):
             chunk["usage"] = usage(number)
         events.append(chunk)

@@ -9,12 +9,10 @@ from contextlib import asynccontextmanager
 import msgspec
 
 from vdisagg.bench.answer import Answer, error_text
+from vdisagg.bench.bodies import PATHS
 from vdisagg.bench.connections import CannotConnect, ConnectionLost, Connections
 from vdisagg.bench.samples import Sample
 from vdisagg.bench.sse import EventStream
-
-COMPLETIONS = "/v1/completions"
-CHAT = "/v1/chat/completions"
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -38,35 +36,11 @@ async def connections(target: Target) -> AsyncIterator[Connections]:
         session.close()
 
 
-def completion_body(
-    model: str, prompt: list[int], *, output_len: int, running_usage: bool
-) -> bytes:
-    """A greedy completion of exactly `output_len` tokens.
-
-    With `running_usage` every chunk tells how many tokens there are so far (an extension that vLLM
-    has): the exact way to count where a chunk holds several, or half a character.
-    """
-    usage = {"include_usage": True}
-    if running_usage:
-        usage["continuous_usage_stats"] = True
-    return msgspec.json.encode(
-        {
-            "model": model,
-            "prompt": prompt,
-            "max_tokens": output_len,
-            "ignore_eos": True,
-            "temperature": 0,
-            "stream": True,
-            "stream_options": usage,
-        }
-    )
-
-
 async def stream(
     session: Connections,
     body: bytes,
     *,
-    path: str = COMPLETIONS,
+    path: str = PATHS["completions"],
     number: int = 0,
     request_id: str = "",
     due: float = 0.0,
@@ -75,7 +49,7 @@ async def stream(
 ) -> Sample:
     """Send one request and read its answer to the end; a failure is a sample too.
 
-    `path`: COMPLETIONS or CHAT, whichever `body` is for. `request_id` goes out as X-Request-Id, by
+    `path`: the endpoint that `body` is for. `request_id` goes out as X-Request-Id, by
     which servers' logs and our controller know the request; without one, none is sent. `start` is
     what instants count from, on the running loop's clock (default: now).
     """

@@ -32,3 +32,5 @@ class Result(msgspec.Struct, frozen=True):
     """What sets it apart from the other runs of the same bench: "P/D", "colocated", "4 requests/s"."""
     loads: list[LoadPoint] = []
     """Empty where the server is not ours."""
+    notes: list[str] = []
+    """Sentences for the user: what was left out, what could not be warmed or told."""

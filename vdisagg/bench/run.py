@@ -1,7 +1,8 @@
-"""One bench run from its options to its result: find the target, warm up, load, report."""
+"""One bench run from its options to its result: make the requests, warm up, load, report."""
 
 from __future__ import annotations
 
+import asyncio
 import math
 import os
 import tempfile
@@ -11,103 +12,29 @@ from random import Random
 
 import msgspec
 
-from vdisagg.bench import load
+from vdisagg.bench import follow, warm, workers
 from vdisagg.bench.arrivals import offsets
-from vdisagg.bench.client import Target, completion_body, connections, stream
-from vdisagg.bench.connections import Connections
+from vdisagg.bench.asks import Ask
+from vdisagg.bench.bodies import PATHS, body
+from vdisagg.bench.client import Target, connections, stream
+from vdisagg.bench.datasets.lengths import Lengths
+from vdisagg.bench.datasets.load import Load
+from vdisagg.bench.datasets.load import asks as asks_of
+from vdisagg.bench.insight import Insight
+from vdisagg.bench.options import Options as Options
 from vdisagg.bench.progress import Progress
-from vdisagg.bench.prompts import HIGHEST_ID, LOWEST_ID, prompts
-from vdisagg.bench.report import Settings, report
-from vdisagg.bench.result import Result
+from vdisagg.bench.report import Length, Settings, report
+from vdisagg.bench.result import Result as Result
 from vdisagg.bench.samples import Sample
-from vdisagg.cluster import record
+from vdisagg.bench.targets import cluster_insight as cluster_insight
+from vdisagg.bench.targets import cluster_target as cluster_target
+from vdisagg.bench.targets import given_target as given_target
+from vdisagg.bench.tokens import tokenizer
+from vdisagg.bench.worker import Item, Job
 from vdisagg.errors import Failure, UsageError
 
-REQUESTS = 100  # where neither their number nor a duration is said: p99 means something
-
-
-class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """What `vdisagg bench` can be asked for. Raises UsageError through `check`."""
-
-    rate_per_s: float = math.inf
-    requests: int | None = None
-    duration_s: float | None = None
-    input_len: int = 1000
-    output_len: int = 200
-    max_in_flight: int | None = None
-    burstiness: float = 1.0
-    seed: int = 0
-    """Fixes when requests are sent."""
-    prompt_seed: int | None = None
-    """Fixes the prompts; None draws one, so that no run finds the last one's prompts cached."""
-    lowest_id: int = LOWEST_ID
-    highest_id: int = HIGHEST_ID
-    warmup: int = 2
-    running_usage: bool = True
-
-    def check(self) -> None:
-        """Raises UsageError naming the option that can't be."""
-        if self.requests is not None and self.duration_s is not None:
-            raise UsageError("say --num-requests or --duration, not both")
-        if self.duration_s is not None and math.isinf(self.rate_per_s):
-            raise UsageError("--duration needs --rate: without a rate everything is sent at once")
-        least = {
-            "--num-requests": (self.requests, 1),
-            "--input-len": (self.input_len, 1),
-            "--output-len": (self.output_len, 1),
-            "--max-concurrency": (self.max_in_flight, 1),
-            "--lowest-id": (self.lowest_id, 0),
-            "--warmup": (self.warmup, 0),
-        }
-        for option, (value, bound) in least.items():
-            if value is not None and value < bound:
-                raise UsageError(f"{option} is {value}; it must be {bound} or more")
-        positive = {
-            "--rate": self.rate_per_s,
-            "--burstiness": self.burstiness,
-            "--duration": self.duration_s,
-        }
-        for option, number in positive.items():
-            if number is not None and not number > 0:
-                raise UsageError(f"{option} is {number:g}; it must be above 0")
-        if self.highest_id < self.lowest_id:
-            raise UsageError(
-                f"--highest-id {self.highest_id} is below --lowest-id {self.lowest_id}"
-            )
-
-    def count(self) -> int:
-        """How many requests: as asked, or as many as the rate gives in the duration."""
-        if self.duration_s is not None:
-            return max(1, round(self.rate_per_s * self.duration_s))
-        return REQUESTS if self.requests is None else self.requests
-
-
-def given_target(url: str, model: str | None, api_key_env: str | None = None) -> Target:
-    """A front end that the user names. Raises UsageError where the options don't fit together."""
-    if model is None:
-        raise UsageError("--url needs --model, the name that requests ask for")
-    if not url.startswith(("http://", "https://")):
-        raise UsageError(f"--url {url}: it must begin with http:// or https://")
-    base = url.rstrip("/").removesuffix("/v1")
-    return Target(url=base, model=model, api_key=_key(api_key_env))
-
-
-def cluster_target(name: str, model: str | None = None, api_key_env: str | None = None) -> Target:
-    """The front end of a running cluster, by its record. Raises Failure when none is recorded."""
-    found = record.read(record.state_root() / name)
-    if found is None:
-        raise Failure(f"cluster {name} is not up; next: `vdisagg up` it, or give --url and --model")
-    front_end = found.plan.front_end
-    model = model or front_end.served_model_name
-    return Target(url=front_end.url, model=model, api_key=_key(api_key_env))
-
-
-def _key(variable: str | None) -> str | None:
-    if variable is None:
-        return None
-    if not (key := os.environ.get(variable)):
-        raise UsageError(f"--api-key-env {variable}: the variable is not set")
-    return key
+OWN_LENGTHS = ("max_tokens", "max_completion_tokens", "min_tokens", "ignore_eos", "stop")
+"""Fields of a body that make an answer's length another than what was asked for."""
 
 
 async def run(
@@ -116,79 +43,183 @@ async def run(
     *,
     clock: Callable[[], float],
     watch: Callable[[Progress], None] = lambda _: None,
+    insight: Insight | None = None,
 ) -> Result:
-    """Warm up, then load and measure. `clock` gives Unix time; `watch` gets the counts at the start.
+    """Warm up, then load and measure.
 
-    Raises UsageError for impossible options, Failure when a warm-up request fails.
+    `clock` gives Unix time; `watch` gets the counts at the start; `insight` is our own cluster's, and
+    gives loads and phases. Raises UsageError for impossible options, Failure when a warm-up request
+    fails, or one of several processes dies.
     """
     options.check()
-    count = options.count()
     prompt_seed = options.prompt_seed
     if prompt_seed is None:
-        prompt_seed = int.from_bytes(os.urandom(4))
-    bodies = [
-        completion_body(
-            where.model, prompt, output_len=options.output_len, running_usage=options.running_usage
+        prompt_seed = options.seed if options.reuse else int.from_bytes(os.urandom(4))
+    load = await _load(options, where, prompt_seed)
+    due = _due(options, load)
+    run_id = f"bench-{os.urandom(4).hex()}"
+    notes = [*load.notes, *await _warm(options, where, load, prompt_seed, run_id, insight)]
+    crew = options.workers or _workers(options, load, due)
+    crew = min(crew, len(due), options.max_in_flight or len(due))
+    started = clock()
+    progress = Progress(len(due), asked_rate_per_s=_finite(options.rate_per_s))
+    async with follow.following(insight) as followed:
+
+        def on_start(at: float) -> None:
+            nonlocal started
+            started = clock()
+            followed.start(at)
+            watch(progress)
+
+        samples, held_s = await workers.run(
+            _job(options, where, load, due, run_id),
+            workers=crew,
+            progress=progress,
+            on_start=on_start,
         )
-        for prompt in prompts(
-            options.warmup + count,
-            length=options.input_len,
-            rng=Random(prompt_seed),
-            lowest=options.lowest_id,
-            highest=options.highest_id,
+    if insight:
+        samples = await followed.finish(insight, samples)
+        notes += insight.notes
+    settings = _settings(options, where, load, crew, prompt_seed, started)
+    return Result(
+        report=report(settings, samples, held_s=held_s, slo=options.slo),
+        samples=samples,
+        label=options.label,
+        loads=followed.loads,
+        notes=notes,
+    )
+
+
+async def _load(options: Options, where: Target, prompt_seed: int) -> Load:
+    async with tokenizer(where.url, where.model, api_key=where.api_key) as counts:
+        load = await asks_of(
+            options.data(),
+            options.count(),
+            seed=prompt_seed,
+            endpoint=options.endpoint,
+            tokenizer=counts,
+            duration_s=options.duration_s if math.isinf(options.rate_per_s) else None,
         )
-    ]
-    due = offsets(
-        count,
+    if load.form != "trace" and options.duration_s and math.isinf(options.rate_per_s):
+        raise UsageError("--duration needs --rate: a file of conversations has no times of its own")
+    return load
+
+
+def _due(options: Options, load: Load) -> list[float]:
+    """A trace's own times, where no rate is asked for."""
+    own = [ask.due_s for ask in load.asks if ask.due_s is not None]
+    if math.isinf(options.rate_per_s) and len(own) == len(load.asks):
+        return own
+    return offsets(
+        len(load.asks),
         rate_per_s=options.rate_per_s,
         burstiness=options.burstiness,
         rng=Random(options.seed),
+        ramp_s=options.ramp_s,
     )
-    async with connections(where) as session:
-        for body in bodies[: options.warmup]:
-            await _warm(session, body, where, options.output_len)
-        started = clock()
-        progress = Progress(count)
-        watch(progress)
-        measured = bodies[options.warmup :]
 
-        async def send(number: int, due_s: float, start: float) -> Sample:
+
+def _job(options: Options, where: Target, load: Load, due: list[float], run_id: str) -> Job:
+    items = [
+        Item(
+            number, f"{run_id}-{number}", due_s, _body(options, where, ask), _expected(options, ask)
+        )
+        for number, (ask, due_s) in enumerate(zip(load.asks, due, strict=True))
+    ]
+    return Job(where, PATHS[options.endpoint], items, options.max_in_flight)
+
+
+def _body(options: Options, where: Target, ask: Ask) -> bytes:
+    return body(
+        where.model,
+        ask,
+        endpoint=options.endpoint,
+        running_usage=options.running_usage,
+        strict=options.strict,
+        extra=options.extra,
+    )
+
+
+def _expected(options: Options, ask: Ask) -> int:
+    """How many tokens the answer has to have; 0: any number."""
+    if options.strict or any(field in options.extra for field in OWN_LENGTHS):
+        return 0
+    return ask.output_len or 0
+
+
+async def _warm(
+    options: Options,
+    where: Target,
+    load: Load,
+    prompt_seed: int,
+    run_id: str,
+    insight: Insight | None,
+) -> list[str]:
+    """With requests of the load's own lengths; the controller then tells only of what comes after."""
+    rng = Random(f"warm-up {prompt_seed}")
+    ids = options.data().ids
+    async with connections(where) as session:
+
+        async def send(number: int) -> Sample:
+            ask = warm.strange(load.asks[number % len(load.asks)], ids, rng)
             return await stream(
                 session,
-                measured[number],
-                number=number,
-                due=due_s,
-                start=start,
-                expected_tokens=options.output_len,
+                _body(options, where, ask),
+                path=PATHS[options.endpoint],
+                request_id=f"{run_id}-warm-{number}",
+                expected_tokens=_expected(options, ask),
             )
 
-        samples, held_s = await load.run(
-            due, send, max_in_flight=options.max_in_flight, progress=progress
-        )
-    settings = Settings(
+        notes = await warm.warm(send, options.warmup, where=where.url, cluster=insight)
+    if insight:
+        await asyncio.to_thread(insight.begin)
+    return notes
+
+
+def _workers(options: Options, load: Load, due: list[float]) -> int:
+    rate = options.rate_per_s
+    if math.isinf(rate) and due[-1] > 0:  # a trace's
+        rate = len(due) / due[-1]
+    return workers.needed(
+        rate_per_s=rate,
+        requests=len(due),
+        output_len=sum(ask.output_len or 0 for ask in load.asks) / len(due),
+        max_in_flight=options.max_in_flight,
+        cores=workers.cores(),
+    )
+
+
+def _settings(
+    options: Options, where: Target, load: Load, crew: int, prompt_seed: int, started: float
+) -> Settings:
+    data = options.data()
+    drawn = load.form == "random"
+    shape = data.shape()
+    names = {"random": "random", "conversations": "sharegpt", "trace": "mooncake"}
+    return Settings(
         url=where.url,
         model=where.model,
-        requests=count,
+        requests=len(load.asks),
         rate_per_s=_finite(options.rate_per_s),
         burstiness=_finite(options.burstiness),
         max_in_flight=options.max_in_flight,
-        input_len=options.input_len,
-        output_len=options.output_len,
+        input_len=_length(shape.input_len) if drawn else None,
+        output_len=_length(shape.output_len) if drawn or data.output_len else None,
         seed=options.seed,
         prompt_seed=prompt_seed,
         warmup=options.warmup,
         started=started,
+        endpoint=options.endpoint,
+        dataset=" ".join([names[load.form], *([str(data.path)] if data.path else [])]),
+        prefix_len=data.prefix_len if drawn else None,
+        turns=data.turns if drawn else None,
+        ramp_s=options.ramp_s,
+        workers=crew,
     )
-    return Result(report(settings, samples, held_s=held_s), samples)
 
 
-async def _warm(session: Connections, body: bytes, where: Target, output_len: int) -> None:
-    sample = await stream(session, body, expected_tokens=output_len)
-    if sample.failure:
-        raise Failure(
-            f"{where.url}: the warm-up request failed: {sample.failure}: {sample.detail}; "
-            "next: see that the cluster is up (`vdisagg status`) and that URL and model are right"
-        )
+def _length(lengths: Lengths) -> Length:
+    return lengths.least if lengths.least == lengths.most else f"{lengths.least}-{lengths.most}"
 
 
 def _finite(number: float) -> float | None:

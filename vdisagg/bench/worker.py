@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import resource
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -23,6 +24,7 @@ from vdisagg.bench.progress import Progress
 from vdisagg.bench.samples import Sample
 
 COUNTS_EVERY_S = 0.25
+FILES = 65_536
 
 
 class Item(msgspec.Struct, frozen=True, array_like=True):
@@ -83,6 +85,7 @@ Message = Ready | Counts | Done
 @asynccontextmanager
 async def prepared(job: Job) -> AsyncIterator[Connections]:
     """What has to be there before the start; the collector of garbage then has nothing to look at."""
+    _allow_files()
     async with connections(job.target) as session:
         gc.collect()
         gc.freeze()
@@ -90,6 +93,14 @@ async def prepared(job: Job) -> AsyncIterator[Connections]:
             yield session
         finally:
             gc.unfreeze()
+
+
+def _allow_files() -> None:
+    """As many connections as the system lets us have: shells often begin with 1,024 open files."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = FILES if hard == resource.RLIM_INFINITY else min(hard, FILES)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 async def carry(session: Connections, job: Job, *, start: float, progress: Progress) -> Done:
