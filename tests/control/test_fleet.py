@@ -404,6 +404,17 @@ def test_ready_decode_instances_can_work_alone() -> None:
     assert fleet.working_decode() == ["d1"]
 
 
+def test_ready_instances_of_either_role_can_work_alone_whatever_their_links() -> None:
+    fleet = up(1, 2)
+    assert fleet.working() == ["p0", "d0", "d1"]
+    assert not fleet.awaited()
+    fleet.signal("p0", Signal.LOST, now=3.0)
+    assert (fleet.working(), fleet.awaited()) == (["d0", "d1"], True)
+    fleet.signal("p0", Signal.DIED, now=8.0)
+    assert (fleet.working(), fleet.awaited()) == (["d0", "d1"], False)
+    assert fleet.routable() == []
+
+
 def test_there_is_hope_while_a_link_is_proved_or_an_end_may_be_back() -> None:
     fleet = up()
     fleet.signal("d0", Signal.LOST, now=3.0)
