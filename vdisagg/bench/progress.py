@@ -16,14 +16,14 @@ class Thinned:
         self.values: list[float] = []
         self._most = most
         self._stride = 1
-        self._skipped = 0
+        self._seen = 0
 
     def add(self, value: float) -> None:
         """One more value."""
-        self._skipped += 1
-        if self._skipped < self._stride:
+        taken = self._seen % self._stride == 0
+        self._seen += 1
+        if not taken:
             return
-        self._skipped = 0
         self.values.append(value)
         if len(self.values) >= self._most:
             self.values = self.values[::2]
@@ -33,8 +33,11 @@ class Thinned:
 class Progress:
     """Written by the load alone; others may read it from another thread. Times are seconds."""
 
-    def __init__(self, total: int, *, asked_rate_per_s: float | None = None) -> None:
+    def __init__(
+        self, total: int, *, asked_rate_per_s: float | None = None, label: str = ""
+    ) -> None:
         """`asked_rate_per_s`: None where all is sent at once, or by a trace's clock."""
+        self.label = label
         self.total = total
         self.asked_rate_per_s = asked_rate_per_s
         self.sent = 0

@@ -62,7 +62,7 @@ async def run(
     crew = options.workers or _workers(options, load, due)
     crew = min(crew, len(due), options.max_in_flight or len(due))
     started = clock()
-    progress = Progress(len(due), asked_rate_per_s=_finite(options.rate_per_s))
+    progress = Progress(len(due), asked_rate_per_s=_finite(options.rate_per_s), label=options.label)
     async with follow.following(insight) as followed:
 
         def on_start(at: float) -> None:
