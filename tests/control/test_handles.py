@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from fakes.handles import World
-from vdisagg.control.mode import COLOCATED, PD
+from vdisagg.cluster.modes import COLOCATED, PD
 
 Choose = Callable[[int], int]
 

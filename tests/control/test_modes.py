@@ -9,10 +9,11 @@ import pytest
 from control.test_dispatch import Desk, error
 from control.test_failover import asked_of, notes, prompt_of, replies
 from fakes.messages import GREEDY, PROMPT, add, prefilled, request, sends
+from vdisagg.cluster.modes import COLOCATED, KEY, PD
 from vdisagg.control import wire
 from vdisagg.control.actions import Action, Note, Reply
 from vdisagg.control.flights import HOPE_S, MOVES, REDOS
-from vdisagg.control.mode import COLOCATED, KEY, PD, fault, is_colocated, without_mode
+from vdisagg.control.mode import fault, is_colocated, without_mode
 
 SAID = {"extra_args": {KEY: COLOCATED}}
 

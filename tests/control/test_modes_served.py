@@ -10,8 +10,8 @@ from control.test_takeover import begin, end, slow
 from fakes.cluster import Cluster
 from fakes.engine import continuation
 from vdisagg.bench.insight import Insight
+from vdisagg.cluster.modes import COLOCATED, KEY
 from vdisagg.control import wire
-from vdisagg.control.mode import COLOCATED, KEY
 
 Clusters = Callable[..., Cluster]
 SAID = {"extra_args": {KEY: COLOCATED}}

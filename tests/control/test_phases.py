@@ -11,8 +11,8 @@ from control.test_failover import SQUARE
 from fakes.engine import events
 from fakes.messages import GREEDY, prefilled, request
 from vdisagg.cluster.admin import Timing, Timings
+from vdisagg.cluster.modes import COLOCATED, KEY
 from vdisagg.control import wire
-from vdisagg.control.mode import COLOCATED, KEY
 from vdisagg.control.phases import queued_s
 from vdisagg.control.recent import PAGE, Recent
 

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 
 from fakes.messages import handle, request
 from fakes.ways import FakeWays
+from vdisagg.cluster.modes import KEY, PD
 from vdisagg.control import wire
 from vdisagg.control.actions import Action, Pair, Reply, Send
 from vdisagg.control.dispatch import Dispatch, Limits
 from vdisagg.control.handover import Nixl
-from vdisagg.control.mode import KEY, PD
 from vdisagg.control.routing import FewestInFlight
 
 

@@ -7,7 +7,8 @@ import dataclasses
 import msgspec
 import pytest
 
-from vdisagg.control import dummies, handover, mode, wire
+from vdisagg.cluster import modes
+from vdisagg.control import dummies, handover, wire
 
 pytestmark = [
     pytest.mark.real,
@@ -91,14 +92,14 @@ def test_what_a_client_says_of_the_mode_stands_in_extra_args(kind: str) -> None:
     import importlib
 
     protocol = importlib.import_module(f"vllm.entrypoints.openai.{kind}.protocol")
-    said = {"model": "m", "vllm_xargs": {mode.KEY: mode.COLOCATED}}
+    said = {"model": "m", "vllm_xargs": {modes.KEY: modes.COLOCATED}}
     if kind == "completion":
         request = protocol.CompletionRequest(prompt="p", **said)
     else:
         message = {"role": "user", "content": "p"}
         request = protocol.ChatCompletionRequest(messages=[message], **said)
     sampling = request.to_sampling_params(5, {})
-    assert sampling.extra_args == {mode.KEY: mode.COLOCATED}
+    assert sampling.extra_args == {modes.KEY: modes.COLOCATED}
 
 
 def test_the_sampling_parameters_that_we_touch_exist() -> None:

@@ -1,20 +1,13 @@
 """Pure: how a request wants to be served, which its client may say: over both kinds of engines, or by one.
 
-A client says it in a completion's or chat's body, `"vllm_xargs": {"vdisagg_mode": "colocated"}`, which
-vLLM passes on in `sampling_params.extra_args`. It is our word, and no engine sees it.
+A client says it in the body's `vllm_xargs` (cluster/modes.py), which vLLM passes on in
+`sampling_params.extra_args`. It is our word, and no engine sees it.
 """
 
 from __future__ import annotations
 
-from typing import Final
-
+from vdisagg.cluster.modes import COLOCATED, KEY, PD
 from vdisagg.control.handover import Params
-
-KEY: Final = "vdisagg_mode"
-PD: Final = "pd"
-"""Over a prefill and a decode engine, as far as the request allows; what holds where nothing is said."""
-COLOCATED: Final = "colocated"
-"""By one engine from the prompt to the end, whichever has least to do, without a hand-over."""
 
 
 def is_colocated(sampling: Params | None) -> bool:
