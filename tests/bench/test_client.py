@@ -1,10 +1,19 @@
 import asyncio
+import datetime
+import json
 import socket
+import ssl
+from pathlib import Path
 
 import pytest
 from aiohttp import web
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
-from fakes.http_front_end import FakeFrontEnd, chunks, streamed
+from fakes.http_front_end import FakeFrontEnd, chunks, completion, streamed
+from fakes.virtual_time import run as run_virtually
 from vdisagg.bench.asks import Ask
 from vdisagg.bench.bodies import body as body_of
 from vdisagg.bench.client import Target, connections, stream
@@ -117,6 +126,159 @@ def test_chat_is_timed_by_its_content_and_reasoning() -> None:
     assert (found.output_tokens, found.failure) == (2, None)
     assert found.gaps_s is not None
     assert len(found.gaps_s) == 1
+
+
+def timed(*steps: tuple[float, object]):
+    """An answer whose events are written at these seconds; bytes are written as they are."""
+
+    async def answer(request, body):
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for at, event in steps:
+            await asyncio.sleep(began + at - clock())
+            data = (
+                event if isinstance(event, bytes) else b"data: %s\n\n" % json.dumps(event).encode()
+            )
+            await response.write(data)
+        return response
+
+    return answer
+
+
+def delta(**fields: object) -> dict[str, object]:
+    return {"choices": [{"index": 0, "delta": fields}]}
+
+
+def test_f02_over_the_wire_times_are_those_of_tokens_and_of_nothing_else() -> None:
+    three = {**delta(content="Yes it is"), "usage": {"completion_tokens": 4}}
+    last = json.dumps({**delta(content="!"), "usage": {"completion_tokens": 5}}).encode()
+    usage = {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 5}}
+    answer = timed(
+        (0.010, {**delta(role="assistant", content=""), "usage": {"completion_tokens": 0}}),
+        (0.020, {"choices": []}),
+        (0.200, {**delta(reasoning="Hm"), "usage": {"completion_tokens": 1}}),
+        (0.500, three),
+        (0.550, b"data: " + last[:20]),
+        (0.600, last[20:] + b"\n\n"),
+        (0.900, usage),
+        (1.000, b"data: [DONE]\n\n"),
+    )
+
+    async def main() -> Sample:
+        front_end = FakeFrontEnd()
+        front_end.answer = answer
+        async with (
+            front_end.serving(),
+            connections(Target(url=front_end.url, model="m")) as session,
+        ):
+            return await stream(session, b"{}", path="/v1/chat/completions", expected_tokens=5)
+
+    found = run_virtually(main(), settle_s=0.005)
+    assert found.failure is None
+    assert found.ttft_s == pytest.approx(0.2)
+    assert found.e2e_s == pytest.approx(0.6)
+    assert found.gaps_s == pytest.approx([0.1, 0.1, 0.1, 0.1])
+    assert found.tpot_s == pytest.approx(0.1)
+
+
+def test_a_connection_is_used_again_for_the_next_request_but_not_after_long() -> None:
+    peers: list[object] = []
+
+    async def main() -> None:
+        front_end = FakeFrontEnd()
+
+        async def answer(request, body):
+            peers.append(request.transport.get_extra_info("peername"))
+            return await completion(request, body)
+
+        front_end.answer = answer
+        async with (
+            front_end.serving(),
+            connections(Target(url=front_end.url, model="m")) as session,
+        ):
+            await stream(session, BODY)
+            await stream(session, BODY)
+            await asyncio.sleep(3.0)
+            await stream(session, BODY)
+
+    run_virtually(main(), settle_s=0.005)
+    assert peers[0] == peers[1] != peers[2]
+
+
+def test_a_host_is_found_by_its_name() -> None:
+    async def main() -> Sample:
+        front_end = FakeFrontEnd()
+        async with front_end.serving():
+            url = front_end.url.replace("127.0.0.1", "localhost")
+            async with connections(Target(url=url, model="m")) as session:
+                return await stream(session, BODY, expected_tokens=4)
+
+    assert asyncio.run(main()).failure is None
+
+
+def test_a_name_that_nobody_has_is_a_failure_not_a_crash() -> None:
+    async def main() -> Sample:
+        async with connections(Target(url="http://no-such-host.invalid", model="m")) as session:
+            return await stream(session, BODY)
+
+    found = asyncio.run(main())
+    assert found.failure == "cannot connect"
+    assert found.detail.startswith("no-such-host.invalid:80: ")
+
+
+def certificate(directory: Path) -> tuple[Path, Path]:
+    """A certificate for localhost that signs itself, and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    now = datetime.datetime.now(datetime.UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    paths = directory / "cert.pem", directory / "key.pem"
+    paths[0].write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    paths[1].write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+    return paths
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+def test_https_is_spoken_with_servers_that_are_trusted_and_no_others(
+    trusted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cert, key = certificate(tmp_path)
+    if trusted:
+        monkeypatch.setenv("SSL_CERT_FILE", str(cert))
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(cert, key)
+
+    async def main() -> Sample:
+        front_end = FakeFrontEnd()
+        async with front_end.serving(tls=context):
+            url = front_end.url.replace("127.0.0.1", "localhost")
+            async with connections(Target(url=url, model="m")) as session:
+                return await stream(session, BODY, expected_tokens=4)
+
+    found = asyncio.run(main())
+    if trusted:
+        assert (found.failure, found.output_tokens) == (None, 4)
+    else:
+        assert found.failure == "cannot connect"
+        assert "certificate" in found.detail
 
 
 def test_the_key_travels_in_the_header() -> None:

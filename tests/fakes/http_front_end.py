@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -31,15 +32,16 @@ class FakeFrontEnd:
         return await self.answer(request, body)
 
     @asynccontextmanager
-    async def serving(self) -> AsyncIterator[FakeFrontEnd]:
+    async def serving(self, tls: ssl.SSLContext | None = None) -> AsyncIterator[FakeFrontEnd]:
         app = web.Application()
         app.router.add_post("/v1/completions", self._handle)
         app.router.add_post("/v1/chat/completions", self._handle)
         runner = web.AppRunner(app, shutdown_timeout=0.1)
         await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
+        site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls)
         await site.start()
-        self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        scheme = "https" if tls else "http"
+        self.url = f"{scheme}://127.0.0.1:{runner.addresses[0][1]}"
         try:
             yield self
         finally:

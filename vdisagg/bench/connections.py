@@ -2,13 +2,16 @@
 
 Made for thousands of streams in one process: what is read goes from the socket to whom it concerns in
 one call, with the instant of reading, and no task is woken before the response is whole. A general
-HTTP client spends several times as much on each chunk (docs of benchmarks/client.py have figures).
+HTTP client spends several times as much on each chunk; benchmarks/client.py measures it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
+import os
+import socket
 import ssl
 from collections.abc import Callable
 from urllib.parse import urlsplit
@@ -143,6 +146,9 @@ class Connections:
 
     async def resolve(self) -> None:
         """Ask for the host's addresses once, not for each connection; failing is left to those."""
+        with contextlib.suppress(ValueError):
+            ipaddress.ip_address(self._host)
+            return
         with contextlib.suppress(OSError):
             found = await asyncio.get_running_loop().getaddrinfo(self._host, self._port)
             self._addresses = list(dict.fromkeys(str(address[0]) for *_, address in found))
@@ -201,4 +207,10 @@ class Connections:
                 self._addresses.insert(0, address)
             self._all.add(connection)
             return connection
-        raise CannotConnect(f"{self._host}:{self._port}: {failure.strerror or failure}")
+        raise CannotConnect(f"{self._host}:{self._port}: {_why(failure)}")
+
+
+def _why(error: OSError) -> str:
+    if isinstance(error, (ssl.SSLError, socket.gaierror)) or not error.errno:
+        return error.strerror or str(error) or type(error).__name__
+    return os.strerror(error.errno)  # asyncio's own text is the call that failed

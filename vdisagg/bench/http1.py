@@ -42,7 +42,8 @@ class Response:
         if self._left == UNTIL_CLOSE:
             return read
         if len(read) > self._left:
-            raise Broken(f"{len(read) - self._left} bytes follow the end of the response")
+            self.reusable = False  # what follows belongs to no request of ours
+            read = read[: self._left]
         self._left -= len(read)
         self.whole = self._left == 0
         return read
@@ -117,9 +118,10 @@ class Response:
             line = read[at:end]
             at = end + 2
             if self._last:  # a trailer, or the empty line that ends it all
-                self.whole = not line
-                if self.whole and at < len(read):
-                    raise Broken(f"{len(read) - at} bytes follow the end of the response")
+                if not line:
+                    self.whole = True
+                    self.reusable = self.reusable and at == len(read)
+                    break
                 continue
             try:
                 size = int(line.partition(b";")[0], 16)
