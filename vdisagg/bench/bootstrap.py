@@ -94,9 +94,10 @@ def resamples(requests: int) -> int:
 
 def ratio_of_sums(numerators: Sequence[float], denominators: Sequence[float]) -> Statistic:
     """One of each per request: a mean, a share, or a rate where the denominators are seconds."""
+    weigh = _weigher(denominators)
 
     def statistic(weights: Sequence[int]) -> float | None:
-        total = sum(map(mul, weights, denominators))
+        total = weigh(weights)
         return float(sum(map(mul, weights, numerators)) / total) if total else None
 
     return statistic
@@ -114,13 +115,13 @@ def percentile(values: Sequence[Sequence[float]], share: float) -> Statistic:
     pairs = [(value, owner) for owner, several in enumerate(values) for value in several]
     pairs.sort(reverse=top)
     owners = [owner for _, owner in pairs]
-    counts = [len(several) for several in values]
+    weigh = _weigher([len(several) for several in values])
     # Nearly always enough to reach the place from the nearer end: a percentile of tens of thousands
     # of gaps then costs a few hundred steps.
     head = owners[: math.ceil(2 * near * len(owners)) + 50]
 
     def statistic(weights: Sequence[int]) -> float | None:
-        total: int = sum(map(mul, weights, counts))
+        total = round(weigh(weights))
         if not total:
             return None
         place = (total - 1) * near
@@ -134,6 +135,13 @@ def percentile(values: Sequence[Sequence[float]], share: float) -> Statistic:
         return first + (second - first) * (place - low)
 
     return statistic
+
+
+def _weigher(amounts: Sequence[float]) -> Callable[[Sequence[int]], float]:
+    """The sum of all amounts as weighted; mostly each is 1, and then it costs little."""
+    if all(amount == 1 for amount in amounts):
+        return sum
+    return lambda weights: float(sum(map(mul, weights, amounts)))
 
 
 def beyond(values: Sequence[Sequence[float]], share: float) -> int:

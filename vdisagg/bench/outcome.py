@@ -34,15 +34,15 @@ class _OldReport(msgspec.Struct):
 
 
 class _Old(msgspec.Struct):
-    """A file from before 0.2: one run, its report with fewer percentiles; it is made anew."""
+    """A file as it used to be: one run, its report with fewer percentiles, so it is made anew."""
 
     report: _OldReport
     samples: list[Sample]
 
 
 class _Keys(msgspec.Struct):
-    runs: msgspec.Raw | None = None
-    report: msgspec.Raw | None = None
+    report: msgspec.Raw = msgspec.Raw()
+    """Empty where there is none."""
 
 
 def save(outcome: Outcome, path: Path) -> None:
@@ -73,7 +73,7 @@ def load(path: Path) -> Outcome:
         raise Failure(f"{path}: can't be read: {exc.strerror}") from exc
     try:
         keys = msgspec.json.decode(data, type=_Keys)
-        if keys.report is None:
+        if not bytes(keys.report):
             found = msgspec.json.decode(data, type=Outcome)
         else:
             old = msgspec.json.decode(data, type=_Old)
