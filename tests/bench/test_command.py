@@ -7,18 +7,24 @@ from collections.abc import Iterator
 
 import pytest
 from aiohttp import web
+from click.testing import Result
 from typer.testing import CliRunner
 
 from fakes.http_front_end import FakeFrontEnd
 from vdisagg.cli import app
+from vdisagg.errors import Failure, UsageError
 
-LOAD = ["--num-requests", "3", "--input-len", "5", "--output-len", "2", "--warmup", "0", "--json"]
+LOAD = ["--num-requests", "3", "--input-len", "5", "--output-len", "2", "--warmup", "0"]
 
 
 @pytest.fixture
 def front_end() -> Iterator[FakeFrontEnd]:
-    """One that serves from a thread, for the command has an event loop of its own."""
-    fake = FakeFrontEnd()
+    """One that serves."""
+    yield from served(FakeFrontEnd())
+
+
+def served(fake: FakeFrontEnd) -> Iterator[FakeFrontEnd]:
+    """It serves from a thread, for the command has an event loop of its own."""
     up = threading.Event()
     loop = asyncio.new_event_loop()
     end = asyncio.Event()
@@ -37,30 +43,138 @@ def front_end() -> Iterator[FakeFrontEnd]:
     loop.close()
 
 
+@pytest.fixture
+def other() -> Iterator[FakeFrontEnd]:
+    """A second one."""
+    yield from served(FakeFrontEnd())
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(app, ["bench", *words])
+
+
 def bench(fake: FakeFrontEnd, *more: str) -> tuple[int, dict]:
-    words = ["bench", "--url", fake.url, "--model", "m", *LOAD, *more]
-    result = CliRunner().invoke(app, words)
+    result = run("--url", fake.url, "--model", "m", *LOAD, "--json", *more)
     return result.exit_code, json.loads(result.stdout)
 
 
 def test_all_answered_is_exit_code_0_and_the_file_is_written(front_end, tmp_path) -> None:
     path = tmp_path / "run.json"
-    code, report = bench(front_end, "--save", str(path))
-    assert (code, report["finished"], report["output_tokens"]) == (0, 3, 6)
-    saved = json.loads(path.read_text())
-    assert saved["report"] == report
+    code, outcome = bench(front_end, "--save", str(path))
+    (only,) = outcome["runs"]
+    assert (code, only["label"]) == (0, "")
+    assert (only["report"]["finished"], only["report"]["output_tokens"]) == (3, 6)
+    (saved,) = json.loads(path.read_text())["runs"]
+    assert saved["report"] == only["report"]
     assert len(saved["samples"]) == 3
 
 
-def test_any_failed_request_is_exit_code_1(front_end) -> None:
-    good = front_end.answer
+async def busy(request, body):
+    return web.Response(status=503, text="busy")
+
+
+def failing_once(fake: FakeFrontEnd) -> None:
+    """The second request finds it busy."""
+    good = fake.answer
 
     async def one_fails(request, body):
-        if len(front_end.bodies) == 2:
-            return web.Response(status=503, text="busy")
-        return await good(request, body)
+        return await (busy if len(fake.bodies) == 2 else good)(request, body)
 
-    front_end.answer = one_fails
-    code, report = bench(front_end)
+    fake.answer = one_fails
+
+
+def test_any_failed_request_is_exit_code_1(front_end) -> None:
+    failing_once(front_end)
+    code, outcome = bench(front_end)
+    report = outcome["runs"][0]["report"]
     assert (code, report["finished"], report["failed"]) == (1, 2, 1)
     assert report["failures"] == [{"kind": "HTTP 503", "count": 1, "example": "busy"}]
+
+
+@pytest.mark.parametrize(("allowed", "code"), [("1", 0), ("34%", 0), ("33%", 1), ("0", 1)])
+def test_so_many_may_fail_as_is_said(front_end, allowed: str, code: int) -> None:
+    failing_once(front_end)
+    assert bench(front_end, "--max-failures", allowed)[0] == code
+
+
+def test_a_baseline_gets_the_same_prompts_and_the_verdict_comes_first(front_end, other) -> None:
+    words = ("--url", front_end.url, "--model", "m", *LOAD, "--baseline-url", other.url)
+    result = run(*words)
+    assert result.exit_code == 0, result.output
+    first, second = front_end.bodies, other.bodies
+    assert [b["prompt"] for b in first] == [b["prompt"] for b in second]
+    assert {b["cache_salt"] for b in first}.isdisjoint(b["cache_salt"] for b in second)
+    sentence, *rest = result.stdout.splitlines()
+    assert sentence.startswith("Not to be trusted (P/D: 3 requests are too few, it takes 100;")
+    assert "P/D" in rest
+    assert "baseline" in rest
+
+
+def test_only_openais_fields_leave_no_salt_and_so_other_prompts(front_end, other) -> None:
+    words = ("--url", front_end.url, "--model", "m", *LOAD, "--strict")
+    assert run(*words, "--baseline-url", other.url).exit_code == 0
+    assert "cache_salt" not in front_end.bodies[0]
+    assert front_end.bodies[0]["prompt"] != other.bodies[0]["prompt"]
+
+
+def test_a_sweep_takes_the_rates_in_order_and_names_the_highest_that_is_good(front_end) -> None:
+    code, outcome = bench(front_end, "--sweep", "400,200", "--slo", "e2e=60s")
+    assert code == 0
+    assert [each["label"] for each in outcome["runs"]] == ["200 requests/s", "400 requests/s"]
+    (sweep,) = outcome["sweep"]
+    assert sweep["best"]["rate_per_s"] == 400
+    text = run("--url", front_end.url, "--model", "m", *LOAD, "--sweep", "200", "--slo", "e2e=60s")
+    assert text.stdout.startswith("200 requests/s is the highest rate tried with 90 % of the ")
+
+
+def test_two_files_are_compared(front_end, tmp_path) -> None:
+    a, b = (str(tmp_path / name) for name in ("a.json", "b.json"))
+    for path in (a, b):
+        assert bench(front_end, "--save", path)[0] == 0
+    text = run("compare", a, b)
+    assert text.exit_code == 0
+    assert text.stdout.startswith(f"A is {a}, B is {b}\n")
+    assert "E2E mean ms" in text.stdout
+    (compared,) = json.loads(run("compare", a, b, "--json").stdout)["compared"]
+    assert "E2E mean" in [row["metric"] for row in compared["rows"]]
+
+
+def test_the_page_is_written(front_end, tmp_path) -> None:
+    path = tmp_path / "out.html"
+    assert bench(front_end, "--report", str(path))[0] == 0
+    assert path.read_text().startswith("<!")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--ratios", "1:1", "--baseline"], "--ratios goes with neither --baseline nor --sweep"),
+        (["--ratios", "1:1", "--sweep", "1"], "--ratios goes with neither --baseline nor --sweep"),
+        (["--ratios", "1:1"], "--ratios launches a cluster anew: it needs --name, not --url"),
+        (["--baseline"], "--baseline needs a cluster of ours"),
+        (["--baseline", "--baseline-url", "http://x"], "say --baseline or --baseline-url"),
+        (["--sweep", "1,zero"], "--sweep 1,zero: rates above 0 are expected"),
+        (["--sweep", "0"], "--sweep 0: rates above 0 are expected"),
+        (["--attain", "1.5"], "--attain is 1.5; it must be above 0 and at most 1"),
+        (["--slo", "ttft=5"], "--slo ttft=5: ttft is 5; it must be a number above 0 with its unit"),
+        (["--input-len", "9:3"], "--input-len 9:3: the range ends before it begins"),
+        (["--max-failures", "few"], "--max-failures few"),
+        (["--sweep", "1", "--burstiness", "-1"], "--burstiness is -1; it must be above 0"),
+    ],
+)
+def test_what_cant_be_is_named_before_anything_is_sent(front_end, words, said: str) -> None:
+    result = run("--url", front_end.url, "--model", "m", *LOAD, *words)
+    assert isinstance(result.exception, UsageError)
+    assert str(result.exception).startswith(said)
+    assert front_end.bodies == []
+
+
+@pytest.mark.parametrize("option", ["--save", "--report"])
+def test_a_file_that_cant_be_is_named_before_anything_is_sent(
+    front_end, tmp_path, option: str
+) -> None:
+    path = tmp_path / "nowhere" / "file"
+    result = run("--url", front_end.url, "--model", "m", *LOAD, option, str(path))
+    assert isinstance(result.exception, Failure)
+    assert str(path) in str(result.exception)
+    assert front_end.bodies == []

@@ -3,7 +3,6 @@ import json
 import math
 from pathlib import Path
 
-import msgspec
 import pytest
 from aiohttp import web
 
@@ -12,8 +11,9 @@ from vdisagg.bench.client import Target
 from vdisagg.bench.datasets.lengths import Lengths
 from vdisagg.bench.insight import Insight
 from vdisagg.bench.options import parse_max_failures
+from vdisagg.bench.outcome import Outcome, load, save
 from vdisagg.bench.result import LoadPoint
-from vdisagg.bench.run import Options, Result, cluster_target, given_target, run, save
+from vdisagg.bench.run import Options, Result, cluster_target, given_target, run
 from vdisagg.bench.samples import Phases
 from vdisagg.errors import Failure, UsageError
 
@@ -96,16 +96,17 @@ def test_failures_are_counted_beside_the_good_ones() -> None:
 def test_the_saved_file_holds_report_and_samples(tmp_path) -> None:
     result, _ = ran(Options(requests=2, **SMALL))
     path = tmp_path / "run.json"
-    save(result, path)
-    assert msgspec.json.decode(path.read_bytes(), type=Result) == result
-    assert json.loads(path.read_text())["report"]["settings"]["rate_per_s"] is None
+    save(Outcome([result]), path)
+    assert load(path).runs == [result]
+    (run_of_file,) = json.loads(path.read_text())["runs"]
+    assert run_of_file["report"]["settings"]["rate_per_s"] is None
     assert [p.name for p in tmp_path.iterdir()] == ["run.json"]
 
 
 def test_a_place_that_takes_no_file_is_a_failure(tmp_path) -> None:
     result, _ = ran(Options(requests=1, **SMALL))
     with pytest.raises(Failure, match="can't be written"):
-        save(result, tmp_path / "missing" / "run.json")
+        save(Outcome([result]), tmp_path / "missing" / "run.json")
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,4 @@
 import io
-import json
 
 import msgspec
 
@@ -7,7 +6,7 @@ from vdisagg.bench.progress import LATE_S, Progress
 from vdisagg.bench.report import Settings, report
 from vdisagg.bench.samples import Phases, Sample
 from vdisagg.bench.slo import Slo
-from vdisagg.view.bench import BenchProgress, progress_line, report_json, report_text
+from vdisagg.view.bench import BenchProgress, progress_line, report_text
 
 SETTINGS = Settings(
     url="http://127.0.0.1:8000",
@@ -70,12 +69,6 @@ def test_a_load_without_a_rate_says_so() -> None:
     assert "sent late" not in text
     assert "all at once, at most 32 in flight" in text
     assert "late" not in text
-
-
-def test_json_is_the_report_in_seconds() -> None:
-    found = json.loads(report_json(report(SETTINGS, [GOOD], held_s=0.0)))
-    assert found["ttft"]["mean"] == 0.1
-    assert found["settings"]["prompt_seed"] == 7
 
 
 def test_progress_ends_with_its_block_and_without_control_codes_in_a_pipe() -> None:

@@ -26,8 +26,12 @@ Answer = TypeVar("Answer", admin.ControllerStatus, admin.Timings)
 class Insight:
     """Asks the controller of the cluster whose state is in `directory`. No method raises."""
 
-    def __init__(self, directory: Path, *, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(
+        self, directory: Path, *, colocated: bool = False, timeout_s: float = TIMEOUT_S
+    ) -> None:
+        """`colocated`: the requests asked about are computed by one engine each."""
         self._directory = directory
+        self._colocated = colocated
         self._timeout_s = timeout_s
         self._started = 0.0
         self._after = 0
@@ -62,8 +66,11 @@ class Insight:
         return found
 
     def links(self) -> list[tuple[str, str]]:
-        """The (prefill, decode) pairs that users' requests may take."""
+        """The (prefill, decode) pairs that requests may take; prefill is empty where one engine does all."""
         status = self._status()
+        if self._colocated:
+            engines = status.instances if status is not None else []
+            return [("", engine.name) for engine in engines if engine.state == "ready"]
         links = status.links if status is not None else []
         return [(link.prefill, link.decode) for link in links if link.state == "warm"]
 

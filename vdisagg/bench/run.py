@@ -5,12 +5,8 @@ from __future__ import annotations
 import asyncio
 import math
 import os
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 from random import Random
-
-import msgspec
 
 from vdisagg.bench import follow, warm, workers
 from vdisagg.bench.arrivals import offsets
@@ -31,7 +27,7 @@ from vdisagg.bench.targets import cluster_target as cluster_target
 from vdisagg.bench.targets import given_target as given_target
 from vdisagg.bench.tokens import tokenizer
 from vdisagg.bench.worker import Item, Job
-from vdisagg.errors import Failure, UsageError
+from vdisagg.errors import UsageError
 
 OWN_LENGTHS = ("max_tokens", "max_completion_tokens", "min_tokens", "ignore_eos", "stop")
 """Fields of a body that make an answer's length another than what was asked for."""
@@ -224,17 +220,3 @@ def _length(lengths: Lengths) -> Length:
 
 def _finite(number: float) -> float | None:
     return None if math.isinf(number) else number
-
-
-def save(result: Result, path: Path) -> None:
-    """Write the result as JSON, whole or not at all. Raises Failure when the disk says no."""
-    text = msgspec.json.format(msgspec.json.encode(result))
-    try:
-        with tempfile.NamedTemporaryFile(
-            dir=path.parent, prefix=f".{path.name}", delete=False
-        ) as f:
-            f.write(text + b"\n")
-        Path(f.name).chmod(0o644)
-        Path(f.name).replace(path)
-    except OSError as exc:
-        raise Failure(f"{path}: can't be written: {exc.strerror}") from exc

@@ -40,9 +40,9 @@ def cluster_target(name: str, model: str | None = None, api_key_env: str | None 
     return Target(url=front_end.url, model=model, api_key=_key(api_key_env))
 
 
-def cluster_insight(name: str) -> Insight:
-    """What the controller of that cluster can say."""
-    return Insight(record.state_root() / name)
+def cluster_insight(name: str, *, colocated: bool = False) -> Insight:
+    """What the controller of that cluster can say; see `Insight`."""
+    return Insight(record.state_root() / name, colocated=colocated)
 
 
 def _key(variable: str | None) -> str | None:

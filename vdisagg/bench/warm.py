@@ -56,7 +56,7 @@ async def warm(
         sent += len(pairs)
         missing -= await _carried(cluster)
     return [
-        f"{prefill}→{decode} carried none of the {sent} warm-up requests: the first one that it "
+        f"{f'{prefill}→{decode}' if prefill else decode} carried none of the {sent} warm-up requests: the first one that it "
         "carries may be slow"
         for prefill, decode in sorted(missing)
     ]

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import threading
 import time
 from typing import TYPE_CHECKING, TextIO
-
-import msgspec
 
 from vdisagg.bench.report import percentile
 from vdisagg.view.text import columns
@@ -35,6 +32,10 @@ class BenchProgress:
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> BenchProgress:
+        if self._out.isatty():
+            import rich.live
+            import rich.progress_bar
+            import rich.table  # noqa: F401 (now, not while requests are due)
         return self
 
     def __exit__(
@@ -235,8 +236,3 @@ def _cells(found: Spread | None) -> tuple[str, ...]:
 
 def _ms(seconds: float) -> str:
     return f"{seconds * 1000:.2f}"
-
-
-def report_json(report: Report) -> str:
-    """The same for programs, in seconds."""
-    return json.dumps(msgspec.to_builtins(report), indent=2)
