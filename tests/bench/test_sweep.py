@@ -79,7 +79,7 @@ def test_without_an_slo_no_rate_is_the_highest() -> None:
 
 
 def compared(pd: Sweep, baseline: Sweep) -> tuple[str, str]:
-    found = sweep_verdict(pd, baseline, [])
+    found = sweep_verdict(pd, baseline)
     return found.answer, found.sentence
 
 
@@ -96,25 +96,33 @@ def test_the_side_that_holds_the_slo_at_the_higher_rate_wins() -> None:
         "P/D pays here: 90 % of the requests within ttft=500ms, P/D up to 2 requests/s, colocated "
         "at no rate (rates tried: 1 requests/s, 2 requests/s, 4 requests/s)."
     )
-    assert sweep_verdict(low, high, []).answer == "does not pay"
-    assert sweep_verdict(low, high, []).sentence.startswith("Don't: 90 % of the requests within ")
+    assert sweep_verdict(low, high).answer == "does not pay"
+    assert sweep_verdict(low, high).sentence.startswith("Don't: 90 % of the requests within ")
     assert compared(low, low) == (
         "no difference",
         "No difference shown: colocated and colocated both have 90 % of the requests within "
         "ttft=500ms up to 1 requests/s (rates tried: 1 requests/s, 2 requests/s, 4 requests/s).",
     )
-    assert sweep_verdict(never, never, []).answer == "no difference"
+    assert sweep_verdict(never, never).answer == "no difference"
 
 
-def test_a_sweep_with_odd_points_or_failures_is_not_trusted() -> None:
+def test_a_sweep_with_odd_points_or_a_doubtful_load_is_not_trusted() -> None:
     odd = swept((1, 100), (2, 80), (4, 95))
-    broken = result([*(answered(i, 0.1, 0.1) for i in range(99)), failed(99)], "colocated, 1")
-    plain = swept((1, 100), (2, 80), label="colocated")
-    assert sweep_verdict(odd, plain, [broken]).doubts == [
-        "colocated, 1: 1 of 100 requests failed (HTTP 500)",
+    few = at(1, 99, of=99, label="colocated, 1")
+    plain = sweep([few, at(2, 80)], slo=SLO, label="colocated")
+    found = sweep_verdict(odd, plain)
+    assert found.doubts == [
+        "colocated, 1: 99 requests are too few, it takes 100",
         "P/D: 4 requests/s met the SLO after a lower rate had missed it",
         "the rates tried differ",
     ]
+    assert found.sentence.startswith("Not to be trusted (colocated, 1: 99 requests are too few, ")
+
+
+def test_requests_that_fail_in_a_sweep_have_missed_the_slo_and_are_no_doubt() -> None:
+    broken = result([*(answered(i, 0.1, 0.1) for i in range(88)), *map(failed, range(88, 100))])
+    found = sweep([broken], slo=SLO)
+    assert (found.points[0].goodput, found.points[0].meets, found.doubts) == (0.88, False, [])
 
 
 def test_the_best_ratio_has_the_highest_goodput() -> None:
@@ -137,7 +145,20 @@ def test_without_an_slo_the_best_ratio_has_the_shortest_mean_e2e_of_those_that_f
         "With 2:2 the mean E2E is shortest: 0.60 s, against 1:3 0.50 s (1 failed), 3:1 0.80 s, "
         "4:0 nothing finished."
     )
+    assert found.doubts == [
+        "1:3: 1 of 100 requests failed (HTTP 500)",
+        "4:0: 1 of 1 requests failed (HTTP 500)",
+        "4:0: 1 requests are too few, it takes 100",
+    ]
     assert ratios([none], slo=None).sentence == "No ratio finished a request."
+
+
+def test_ratios_that_are_not_shown_to_differ_from_the_best_are_named() -> None:
+    runs = [at(2, 95, label="2:2"), at(2, 94, label="1:3"), at(2, 40, label="3:1")]
+    assert ratios(runs, slo=SLO, rng=Random(1)).sentence == (
+        "With 2:2 the most requests meet ttft=500ms: 95.0 %, against 1:3 94.0 %, 3:1 40.0 %; "
+        "no difference is shown to 1:3."
+    )
 
 
 def test_order_of_the_runs_does_not_matter() -> None:

@@ -54,18 +54,25 @@ def test_a_sweep_and_ratios_read_like_this() -> None:
     slo = Slo(ttft_s=0.5)
     # The first run's window ends at 0.5 + 0.2 + 0.4 s: 10 tokens and 2 requests in 1.1 s.
     runs = [run(2, 0.2, "1:3"), run(4, 0.6, "2:2")]
+    heading = "sent/s  failed  TTFT p50  TTFT p99  TPOT mean  ITL p99  E2E mean  tokens/s  goodput  good/s  SLO"
+    warnings = [
+        "warning: 1:3: 2 requests are too few, it takes 100",
+        "warning: 2:2: 2 requests are too few, it takes 100",
+    ]
     lines = sweep_text([sweep(runs, slo=slo), sweep(runs, slo=None)]).splitlines()
-    assert lines[:4] == [
+    assert lines[:6] == [
         "2 requests/s is the highest rate tried with 90 % of the requests within ttft=500ms (100 %); "
         "4 requests/s has 0 %.",
-        "rate  sent/s  failed  TTFT p50  TTFT p99  TPOT mean  ITL p99  E2E mean  tokens/s  goodput  good/s  SLO",
+        *warnings,
+        f"rate  {heading}",
         "2     2       0       200.0     200.0     100.0      100.0    600.0     9.1       100.0 %  1.82    met",
         "4     2       0       600.0     600.0     100.0      100.0    1000.0    6.7       0.0 %    0.00    missed",
     ]
-    assert lines[5] == "no SLO was given, so no rate is called the highest one."
-    assert lines[7].endswith("9.1       -        -       -")
+    assert lines[7] == "no SLO was given, so no rate is called the highest one."
+    assert lines[11].endswith("9.1       -        -       -")
     assert ratios_text(ratios(runs, slo=slo)).splitlines()[1:] == [
-        "P:D  sent/s  failed  TTFT p50  TTFT p99  TPOT mean  ITL p99  E2E mean  tokens/s  goodput  good/s  SLO",
+        *warnings,
+        f"P:D  {heading}",
         "1:3  2       0       200.0     200.0     100.0      100.0    600.0     9.1       100.0 %  1.82    met",
         "2:2  2       0       600.0     600.0     100.0      100.0    1000.0    6.7       0.0 %    0.00    missed",
     ]

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from random import Random
 from typing import Literal
 
 import msgspec
 
+from vdisagg.bench.metrics import rows
 from vdisagg.bench.report import goodput
 from vdisagg.bench.result import Result
 from vdisagg.bench.slo import Slo
+from vdisagg.bench.verdict import doubts, load_doubts
 
 ATTAIN = 0.9
 
@@ -56,6 +59,8 @@ class Sweep(msgspec.Struct, frozen=True):
     sentence: str
     slo: Slo | None = None
     attain: float = ATTAIN
+    doubts: list[str] = []
+    """Reasons not to trust it that lie in the loads; a request that failed has missed the SLO."""
 
 
 class Ratios(msgspec.Struct, frozen=True):
@@ -65,6 +70,8 @@ class Ratios(msgspec.Struct, frozen=True):
     best: Point | None
     by: Literal["goodput", "E2E mean"]
     sentence: str
+    doubts: list[str] = []
+    """As of a sweep, and requests that failed."""
 
 
 def point(run: Result, slo: Slo | None, attain: float = ATTAIN) -> Point:
@@ -109,7 +116,13 @@ def sweep(
         sentence=_sentence(label, points, best, following, odd, slo, attain),
         slo=slo,
         attain=attain,
+        doubts=[found for run in runs for found in load_doubts(_name(run), run.report)],
     )
+
+
+def _name(run: Result) -> str:
+    rate_per_s = run.report.settings.rate_per_s
+    return run.label or ("all at once" if rate_per_s is None else f"{rate_per_s:g} requests/s")
 
 
 def rate(each: Point) -> float:
@@ -129,24 +142,41 @@ def share_text(share: float | None) -> str:
     return f"{share:.0%}".replace("%", " %") if share in (0, 1) else f"{share * 100:.1f} %"
 
 
-def ratios(runs: Sequence[Result], *, slo: Slo | None, attain: float = ATTAIN) -> Ratios:
+def ratios(
+    runs: Sequence[Result], *, slo: Slo | None, attain: float = ATTAIN, rng: Random | None = None
+) -> Ratios:
     """Of runs that are labelled with their ratio (`1:3`), at least one.
 
     The best has the highest goodput. Without an SLO it has the lowest mean E2E, which every wait and
-    every token is part of, among those where the fewest requests failed.
+    every token is part of, among those where the fewest requests failed. With `rng` it is told which
+    others are not shown to differ from it.
     """
     points = [point(run, slo, attain) for run in runs]
-    measured = [each for each in points if each.e2e_mean_s is not None]
-    best = min(measured, key=_rank, default=None)
+    by: Literal["goodput", "E2E mean"] = "goodput" if slo else "E2E mean"
+    found = [doubt for run in runs for doubt in doubts(_name(run), run.report)]
+    measured = [number for number, each in enumerate(points) if each.e2e_mean_s is not None]
+    if not measured:
+        return Ratios(points, None, by, "No ratio finished a request.", found)
+    first = min(measured, key=lambda number: _rank(points[number]))
+    best = points[first]
     others = [f"{each.label} {_ranked(each)}" for each in points if each is not best]
-    against = f", against {', '.join(others)}" if others else ""
     what = f"the most requests meet {slo}" if slo else "the mean E2E is shortest"
-    sentence = (
-        f"With {best.label} {what}: {_ranked(best)}{against}."
-        if best
-        else "No ratio finished a request."
-    )
-    return Ratios(points, best, "goodput" if slo else "E2E mean", sentence)
+    sentence = f"With {best.label} {what}: {_ranked(best)}"
+    if others:
+        sentence += f", against {', '.join(others)}"
+    alike = [
+        points[number].label
+        for number in measured
+        if rng and number != first and not _shown(runs[first], runs[number], by, slo, rng)
+    ]
+    if alike:
+        sentence += f"; no difference is shown to {', '.join(alike)}"
+    return Ratios(points, best, by, f"{sentence}.", found)
+
+
+def _shown(best: Result, other: Result, by: str, slo: Slo | None, rng: Random) -> bool:
+    table = {row.metric: row for row in rows(best, other, slo=slo, rng=rng)}
+    return table[by].better == "a"
 
 
 def _rank(each: Point) -> tuple[float, float, float]:

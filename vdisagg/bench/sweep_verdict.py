@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from vdisagg.bench.result import Result
 from vdisagg.bench.sweep import Point, Sweep, rate, rate_text
-from vdisagg.bench.verdict import Answer, Verdict, doubts, with_doubts
+from vdisagg.bench.verdict import Answer, Verdict, with_doubts
 
 
-def sweep_verdict(pd: Sweep, baseline: Sweep, runs: list[Result]) -> Verdict:
-    """Of two sweeps with the same SLO over the same rates. `runs` are those of both, for their doubts.
+def sweep_verdict(pd: Sweep, baseline: Sweep) -> Verdict:
+    """Of two sweeps with the same SLO over the same rates.
 
     The grid of rates is all the precision there is: equal ones are no difference shown.
     """
     a, b = pd.label or "P/D", baseline.label or "colocated"
-    found = [doubt for run in runs for doubt in doubts(run.label, run.report)]
+    found = [*pd.doubts, *baseline.doubts]
     for label, side in ((a, pd), (b, baseline)):
         again = ", ".join(rate_text(each) for each in side.odd)
         if again:

@@ -14,8 +14,10 @@ The rules, in this order:
    p99 is above 10 ms and above a tenth of the median TTFT), or the two loads were not the same.
 
 Intervals are 95 % ones, joint over all metrics (see `bootstrap`): between two runs of the same thing a
-difference is shown about once in twenty times, not once per metric. On a server near saturation it is
-more often, as the queue then remembers longer than any block of so few requests.
+difference should be shown once in twenty times. Simulated, it was in 4 of 100 pairs of runs of 100
+requests with independent latencies, in 7 and 8 of 100 on a queue at half its capacity (100 and 300
+requests), in 10 of 100 at four fifths of it, where the queue remembers longer than a block lasts. With
+plain intervals, 95 % for each metric and p99 of few requests among them, it was in 37 to 61 of 100.
 """
 
 from __future__ import annotations
@@ -119,11 +121,18 @@ def by_metrics(a: str, b: str, table: Sequence[Row]) -> tuple[Answer, str]:
 
 def doubts(label: str, report: Report) -> list[str]:
     """Rule 4, of one run."""
-    found = []
-    asked = report.finished + report.failed
+    failed = []
     if report.failed:
         kinds = ", ".join(failure.kind for failure in report.failures)
-        found.append(f"{label}: {report.failed} of {asked} requests failed ({kinds})")
+        asked = report.finished + report.failed
+        failed.append(f"{label}: {report.failed} of {asked} requests failed ({kinds})")
+    return failed + load_doubts(label, report)
+
+
+def load_doubts(label: str, report: Report) -> list[str]:
+    """Of those the ones about the load, whatever the server made of it."""
+    found = []
+    asked = report.finished + report.failed
     if asked < LEAST_REQUESTS:
         found.append(f"{label}: {asked} requests are too few, it takes {LEAST_REQUESTS}")
     scheduled, achieved = report.scheduled_rate_per_s, report.achieved_rate_per_s

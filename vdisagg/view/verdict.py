@@ -40,14 +40,15 @@ def sweep_text(sweeps: Sequence[Sweep]) -> str:
     blocks = []
     for sweep in sweeps:
         cells = [_point(each) for each in sweep.points]
-        blocks.append("\n".join([sweep.sentence, *_points("rate", cells)]))
+        lines = [sweep.sentence, *_warnings(sweep.doubts), *_points("rate", cells)]
+        blocks.append("\n".join(lines))
     return "\n\n".join(blocks)
 
 
 def ratios_text(ratios: Ratios) -> str:
     """The sentence over a table with a line per ratio."""
     cells = [(each.label, *_point(each)[1:]) for each in ratios.points]
-    return "\n".join([ratios.sentence, *_points("P:D", cells)])
+    return "\n".join([ratios.sentence, *_warnings(ratios.doubts), *_points("P:D", cells)])
 
 
 def compare_text(comparison: Comparison, a: str, b: str) -> str:
