@@ -31,7 +31,8 @@ FLAGS = (
     "--window-size=1280,1000",
     "--remote-debugging-pipe",
 )
-PATIENCE_S = 60.0  # a start takes 1 s on an idle machine
+PATIENCE_S = 120.0  # a page takes 1 s on an idle machine, and tests share theirs
+LEAVE_S = 10.0
 READ, WRITE = 3, 4
 """The descriptors on which Chromium reads and writes DevTools messages."""
 
@@ -68,21 +69,13 @@ class Browser:
     def close(self) -> None:
         """End it and all its processes; nothing of it stays on the disk."""
         os.close(self._out)  # it leaves when it can't be told anything any more
-        if not self._gone(within_s=5.0):
-            os.killpg(self._pid, signal.SIGKILL)
-            os.waitpid(self._pid, 0)
+        handle = os.pidfd_open(self._pid)
+        select.select([handle], [], [], LEAVE_S)
+        os.close(handle)
+        os.killpg(self._pid, signal.SIGKILL)  # what is left of its group; it is not reaped yet
+        os.waitpid(self._pid, 0)
         os.close(self._in)
         shutil.rmtree(self._profile, ignore_errors=True)
-
-    def _gone(self, within_s: float) -> bool:
-        handle = os.pidfd_open(self._pid)
-        try:
-            if not select.select([handle], [], [], within_s)[0]:
-                return False
-            os.waitpid(self._pid, 0)
-            return True
-        finally:
-            os.close(handle)
 
     def prefer(self, scheme: str) -> None:
         """Light or dark."""

@@ -123,11 +123,11 @@ def test_one_schedule_is_drawn_once_for_both_runs() -> None:
     figure = traffic.arrivals(BOTH)
     assert figure
     assert [trace["name"] for trace in figure.data] == [
-        "asked",
         "P/D, sent",
         "P/D, failed",
         "colocated, sent",
         "colocated, failed",
+        "asked",
     ]
 
 
@@ -256,7 +256,7 @@ def test_where_the_intervals_are_shown_it_is_said_which_side_is_better() -> None
     for cells in (
         ("60", "90", "0.67", "0.50 to 0.80", "P/D"),
         ("2", "2.5", "0.80", "0.70 to 1.10", "no difference shown"),
-        ("50.0%", "0.0%", "–", "+40.0 to +60.0 points", "P/D"),
+        ("50.0 %", "0.0 %", "–", "+40.0 to +60.0 points", "P/D"),
         ("–", "100", "–", "–", "not measured"),
     ):
         assert "".join(f"<td>{cell}</td>" for cell in cells) in text

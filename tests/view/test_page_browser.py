@@ -10,6 +10,7 @@ import pytest
 
 from vdisagg.bench.outcome import Outcome
 from vdisagg.bench.slo import Slo
+from vdisagg.bench.sweep import ratios, sweep
 from vdisagg.bench.verdict import Verdict
 from vdisagg.view.page import write
 from view.browser import Browser
@@ -46,11 +47,8 @@ def assert_alone_and_content(browser: Browser, path: Path) -> None:
 
 def test_two_runs_are_drawn_light_dark_and_on_paper(browser: Browser, tmp_path: Path) -> None:
     path = tmp_path / "two.html"
-    write(
-        [PD, COLOCATED],
-        path,
-        Verdict("pays", "P/D pays here: so <it> is.", [], "P/D", "colocated", []),
-    )
+    verdict = Verdict("pays", "P/D pays here: so <it> is.", [], "P/D", "colocated", [])
+    write(Outcome([PD, COLOCATED], verdict), path)
     browser.open(path)
     assert browser.evaluate(DRAWN) == {
         "cdf-ttft": 2,
@@ -94,13 +92,17 @@ def test_of_many_runs_what_is_folded_is_drawn_when_it_opens(
     browser: Browser, tmp_path: Path
 ) -> None:
     path = tmp_path / "many.html"
-    write(
-        Outcome([whole(f"{n} requests/s", ttft_s=0.06 * n, tpot_s=0.02) for n in (1, 2, 4)]), path
-    )
+    runs = [
+        whole(f"{n} requests/s", ttft_s=0.06 * n, tpot_s=0.02, slo=SLO, rate=n) for n in (1, 2, 4)
+    ]
+    swept, divided = sweep(runs, slo=SLO, label="P/D"), ratios(runs, slo=SLO)
+    write(Outcome(runs, sweep=[swept], ratios=divided), path)
     browser.open(path)
     drawn = browser.evaluate(DRAWN)
     assert drawn["cdf-ttft"] == 3
     assert drawn["time-ttft"] == 3  # medians alone
+    assert [drawn[f"sweep-{name}"] for name in ("goodput", "ttft", "tpot", "e2e")] == [1] * 4
+    assert browser.evaluate('document.querySelectorAll("#ratios .bars .point").length') == 3
     assert drawn["phases-2"] == 0
     browser.evaluate(
         """new Promise((done) => {

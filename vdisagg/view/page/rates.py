@@ -11,16 +11,16 @@ from vdisagg.view.page.html import table
 from vdisagg.view.page.tables import DASH, ms, number
 
 HEAD = (
-    "sent, requests/s",
+    "sent/s",
     "failed",
     "TTFT p50",
     "TTFT p99",
     "TPOT mean",
     "ITL p99",
     "E2E mean",
-    "output tokens/s",
-    "met the SLO",
-    "goodput, requests/s",
+    "tokens/s",
+    "met SLO",
+    "goodput/s",
     "SLO",
 )
 COLORS = ("--first", "--second")

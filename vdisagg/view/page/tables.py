@@ -63,7 +63,7 @@ def _valued(value: float | None, unit: Unit) -> str:
     if value is None:
         return DASH
     if unit == "share":
-        return f"{value:.1%}"
+        return _share(value)
     return ms(value) if unit == "s" else number(value)
 
 
@@ -216,4 +216,4 @@ def _maybe(value: float | None) -> str:
 
 
 def _share(value: float | None) -> str:
-    return DASH if value is None else f"{value:.1%}"
+    return DASH if value is None else f"{100 * value:.1f} %"

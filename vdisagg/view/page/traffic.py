@@ -16,6 +16,7 @@ def _paced(side: Side) -> bool:
 def arrivals(sides: Sequence[Side]) -> Figure | None:
     """Requests per second: as drawn for the schedule, as sent, and those that failed."""
     data: list[Json] = []
+    asked: list[Json] = []  # on top of all: where it is kept, its line is theirs
     schedules: list[list[float]] = []
     for side in sides:
         samples = side.run.samples
@@ -25,10 +26,6 @@ def arrivals(sides: Sequence[Side]) -> Figure | None:
         span_s = max([0.0, *sent, *due])
         if len(samples) < 2 or span_s <= 0:
             continue
-        if side.points and _paced(side) and due not in schedules:
-            schedules.append(due)
-            name = "asked" if len(schedules) == 1 else f"asked, {side.name}"
-            data.append(_counted(name, due, span_s, len(samples), "--quiet", "dot"))
         name = f"{side.name}, sent" if side.name else "sent"
         line = _counted(name, sent, span_s, len(samples), side.color, side.dash)
         if side is sides[0] and len(sides) == 2:
@@ -40,12 +37,18 @@ def arrivals(sides: Sequence[Side]) -> Figure | None:
             areas = _counted(name, failed, span_s, len(samples), color, "solid")
             areas["line"]["width"] = 0
             data.append(areas | {"fill": "tozeroy", "fillcolor": color})
+        if side.points and _paced(side) and due not in schedules:
+            schedules.append(due)
+            name = "asked" if len(schedules) == 1 else f"asked, {side.name}"
+            line = _counted(name, due, span_s, len(samples), "--ink", "dot")
+            line["line"]["width"] = 1
+            asked.append(line)
     if not data:
         return None
     return Figure(
         "arrivals",
         "Arrivals",
-        data,
+        data + asked,
         layout("s", "requests/s"),
         f"Counted in up to {curves.BINS} equal parts of the run. Asked is the schedule as drawn; "
         "areas are requests that failed, by when they were sent.",
