@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -11,14 +11,18 @@ import msgspec
 from fakes.cluster import make_plan
 from vdisagg.errors import Failure, Unreachable
 from vdisagg.launch import tunnel
+from vdisagg.launch.ssh.connection import Completed
 from vdisagg.plan.model import Node, Ssh
 
 
 class Fake:
     """Implements tunnel.Connection."""
 
-    def __init__(self, *, refuses: bool = False) -> None:
+    def __init__(self, session: str = "", *, refuses: bool = False) -> None:
+        """`session`: pid and start time of what serves it; a node that can't tell fails."""
         self.alive = True
+        self.ended: list[tuple[str, ...]] = []
+        self._session = session
         self.forwarded: list[tuple[int, int]] = []
         self.closed = False
         self._refuses = refuses
@@ -27,6 +31,12 @@ class Fake:
         if self._refuses:
             raise Failure("n1: the port is taken")
         self.forwarded.append((port, local_port))
+
+    def run(self, words: Sequence[str], *, stdin: str = "", limit_s: float) -> Completed:
+        if "end" in words:
+            self.ended.append(tuple(words[-2:]))
+            return Completed(0, "", "")
+        return Completed(0 if self._session else 1, self._session, "")
 
     def close(self) -> None:
         self.closed = True
@@ -83,3 +93,21 @@ def test_a_broken_connection_is_made_again_with_all_its_ports() -> None:
         "n1: the port is taken",
         "up: 2 ports",
     ]
+
+
+def test_what_served_a_broken_connection_is_ended_before_its_ports_are_asked_for() -> None:
+    """A firewall has forgotten the connection: the node does not know yet that it is gone."""
+    stopping = threading.Event()
+    first, busy, last = Fake("41 700"), Fake("42 800", refuses=True), Fake("43 900")
+
+    def script() -> Iterator[Fake | Failure]:
+        first.alive = False
+        yield first
+        yield busy
+        stopping.set()
+        yield last
+
+    run(script(), [], stopping)
+    assert first.ended == []
+    assert busy.ended == [("41", "700")]
+    assert last.ended == [("42", "800")]

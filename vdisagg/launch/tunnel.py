@@ -2,7 +2,8 @@
 
 The controller's three ports of each engine on the node appear there on loopback, under the same
 numbers. A broken connection is made again for as long as the process lives: ZeroMQ dials again by
-itself, and an engine whose connections come back is known as the same one.
+itself, and an engine whose connections come back is known as the same one. The node's side of the broken one
+is ended first, since it may still hold the ports.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from vdisagg.cluster import record
 from vdisagg.errors import Error, Failure
+from vdisagg.launch.ssh import session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,7 +31,7 @@ PAUSES_S = (0.5, 1.0, 2.0, 5.0, 10.0)
 """Between tries to connect; the last one is repeated."""
 
 
-class Connection(Protocol):
+class Connection(session.Connection, Protocol):
     """What a tunnel asks of an SSH connection."""
 
     @property
@@ -51,9 +53,13 @@ def keep(
 ) -> None:
     """Hold a connection with all ports forwarded until `stopping` is set."""
     tries = 0
+    served: set[session.Session] = set()
     while not stopping.is_set():
         try:
             with closing(connect()) as connection:
+                served = {one for one in served if not session.end(connection, one)}
+                if (ours := session.of(connection)) is not None:
+                    served.add(ours)
                 for port in wanted:
                     connection.remote_forward(port, port)
                 say(f"up: {len(wanted)} ports")
@@ -62,9 +68,7 @@ def keep(
                     pass
             if not stopping.is_set():
                 say("the connection broke; connecting again")
-        except (
-            Failure
-        ) as exc:  # also where the node still holds the ports of one that has just broken
+        except Failure as exc:  # also where somebody there holds one of the ports
             say(str(exc))
             stopping.wait(PAUSES_S[min(tries, len(PAUSES_S) - 1)])
             tries += 1
