@@ -228,6 +228,9 @@ def test_a_process_that_is_left_alone_ends() -> None:
         await workers.read_frame(process.stdout)
         process.stdin.write(workers.framed(workers.Go(asyncio.get_running_loop().time())))
         process.stdin.close()
-        return await asyncio.wait_for(process.wait(), 30)
+        async with asyncio.timeout(30):
+            await process.stdin.wait_closed()
+            await process.stdout.read()
+            return await process.wait()
 
     assert asyncio.run(main()) == 0

@@ -40,6 +40,8 @@ READY_S = 60.0
 """Importing and reading the job takes a second or two, and longer on a machine that is busy."""
 HEAD_START_S = 0.25
 """From the last process's word that it is ready to the start."""
+HEAD_START_ALONE_S = 0.05
+"""For what `on_start` does, where this process is the only one."""
 END_S = 2.0
 
 # What one process was measured to use (benchmarks/client.py), on a slow core.
@@ -101,7 +103,7 @@ async def run(
     """
     if workers == 1:
         async with prepared(job) as session:
-            start = asyncio.get_running_loop().time()
+            start = asyncio.get_running_loop().time() + HEAD_START_ALONE_S
             on_start(start)
             done = await carry(session, job, start=start, progress=progress)
         return done.samples, done.held_s
@@ -160,8 +162,10 @@ class _Worker:
         """Whatever it is doing. Its input ends; it is killed if that doesn't end it."""
         self._errors.close()
         process = self._process
-        if process is None or process.stdin is None:
+        if process is None:
             return
+        assert process.stdin is not None
+        assert process.stdout is not None
         process.stdin.close()
         try:
             async with asyncio.timeout(END_S):
@@ -170,6 +174,10 @@ class _Worker:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
+        # Both pipes' ends have to have been seen, or the event loop warns of them when it closes.
+        with contextlib.suppress(ConnectionError):
+            await process.stdin.wait_closed()
+        await process.stdout.read()
 
     async def _tell(self, message: Job | Go) -> None:
         assert self._process is not None

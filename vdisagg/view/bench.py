@@ -44,17 +44,18 @@ class BenchProgress:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._end()
+        self.end()
 
     def watch(self, progress: Progress) -> None:
         """Begin to show this load; what was shown before is over."""
-        self._end()
+        self.end()
         self._ended = threading.Event()
         show = self._live if self._out.isatty() else self._lines
         self._thread = threading.Thread(target=show, args=(progress, self._ended), daemon=True)
         self._thread.start()
 
-    def _end(self) -> None:
+    def end(self) -> None:
+        """What was shown is over."""
         self._ended.set()
         if self._thread:
             self._thread.join()
