@@ -127,6 +127,20 @@ def test_a_sweep_takes_the_rates_in_order_and_names_the_highest_that_is_good(fro
     assert text.stdout.startswith("200 requests/s is the highest rate tried with 90 % of the ")
 
 
+def test_two_sides_take_turns_at_each_rate_of_a_sweep(front_end, other) -> None:
+    words = ("--baseline-url", other.url, "--sweep", "200,400", "--slo", "e2e=60s")
+    code, outcome = bench(front_end, *words)
+    assert code == 0
+    assert [each["label"] for each in outcome["runs"]] == [
+        "P/D, 200 requests/s",
+        "baseline, 200 requests/s",
+        "P/D, 400 requests/s",
+        "baseline, 400 requests/s",
+    ]
+    assert [each["label"] for each in outcome["sweep"]] == ["P/D", "baseline"]
+    assert outcome["verdict"]["answer"] == "no difference"
+
+
 def test_two_files_are_compared(front_end, tmp_path) -> None:
     a, b = (str(tmp_path / name) for name in ("a.json", "b.json"))
     for path in (a, b):

@@ -24,6 +24,7 @@ from vdisagg.bench.outcome import Outcome
 from vdisagg.bench.progress import Progress
 from vdisagg.bench.result import Result
 from vdisagg.bench.sweep import ATTAIN, ratios, sweep
+from vdisagg.bench.sweep_verdict import sweep_verdict
 from vdisagg.bench.verdict import verdict
 from vdisagg.cluster import modes
 from vdisagg.errors import UsageError
@@ -89,15 +90,16 @@ class Campaign:
         """What the runs come to, at least one. `by_ratio`: each side was a P:D ratio."""
         slo = self._options.slo
         found = Outcome(runs=self.runs, versions=self.versions)
+        rng = Random(self._options.seed)
         if by_ratio:
-            made = ratios(self.runs, slo=slo, attain=self._attain)
+            made = ratios(self.runs, slo=slo, attain=self._attain, rng=rng)
             return msgspec.structs.replace(found, ratios=made)
         sides = self._by_side.items()
         if self._rates:
             sweeps = [sweep(r, slo=slo, attain=self._attain, label=label) for label, r in sides]
-            return msgspec.structs.replace(found, sweep=sweeps)
+            both = sweep_verdict(*sweeps) if len(sweeps) == 2 else None
+            return msgspec.structs.replace(found, sweep=sweeps, verdict=both)
         if len(self.runs) == 2:
-            rng = Random(self._options.seed)
             return msgspec.structs.replace(found, verdict=verdict(*self.runs, slo=slo, rng=rng))
         return found
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from vdisagg.bench.options import Options
     from vdisagg.bench.outcome import Outcome
     from vdisagg.topology.divide import Division
+    from vdisagg.view.bench import BenchProgress
 
 commands = typer.Typer()
 bench_app = typer.Typer(invoke_without_command=True, subcommand_metavar="[compare A.json B.json]")
@@ -268,7 +269,7 @@ def bench(
         campaign = Campaign(options, clock=time.time, watch=view.watch, rates=rates, attain=attain)
         try:
             if name is not None and divisions:
-                _try_divisions(campaign, name, divisions, model, api_key_env)
+                _try_divisions(campaign, view, name, divisions, model, api_key_env)
             else:
                 asyncio.run(campaign.measure(sides))
         except KeyboardInterrupt:
@@ -377,6 +378,7 @@ def _sides(
 
 def _try_divisions(
     campaign: Campaign,
+    view: BenchProgress,
     name: str,
     divisions: list[Division],
     model: str | None,
@@ -409,6 +411,7 @@ def _try_divisions(
             target = cluster_target(name, model, api_key_env)
             side = Side(target, str(division), insight=cluster_insight(name))
             asyncio.run(campaign.measure([side]))
+            view.end()
     finally:
         if now != division_of(before):
             say_on_stderr(f"relaunching {name} as it was, {division_of(before)}")
