@@ -56,13 +56,12 @@ class Connection(asyncio.BufferedProtocol):
 
         The status, and whether the connection can carry another request. Raises ConnectionLost.
         """
-        assert self._transport is not None
+        if self._transport is None:
+            raise ConnectionLost("the server closed the connection")
         self._response = Response()
         self._take = take
         self._done = self._loop.create_future()
         try:
-            if self.closed:
-                raise ConnectionLost("the server closed the connection")
             self._transport.write(request)
             await self._done
         finally:
@@ -103,6 +102,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
+        self._transport = None  # no cycle for the collector, which rests while a load runs
         if self._done is None or self._done.done():
             return
         try:
