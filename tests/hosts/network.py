@@ -39,6 +39,10 @@ from hosts.processes import end_tree
 from hosts.sshd import Sshd
 
 CLONE_NEWNET = 0x40000000
+NOBODY = "02:00:00:00:ff:ff"
+"""A hardware address that the switch has no port for: frames to it are gone without a word."""
+NOWHERE = "100"
+"""A routing table that leads there."""
 # Prepares a host's own view of the file system, then becomes its init. The two files that it puts over
 # the user database and the list of names can be written later on.
 SET_UP = """
@@ -77,6 +81,7 @@ class Host:
         self.interfaces = tuple(ipaddress.ip_interface(address) for address in addresses)
         self.sshds: list[Sshd] = []
         self._network = network
+        self._swallowed: list[tuple[Host, tuple[str, ...]]] = []
         self.home.mkdir(parents=True, mode=0o700)
         write_passwd(self.directory / "passwd", self.home)
         (self.directory / "boot_id").write_text(f"{uuid.uuid4()}\n")
@@ -220,12 +225,65 @@ class Host:
         """Plug it in again."""
         self._network.set_ports(self, interfaces, "up")
 
+    def lose_sight(self, *others: Host) -> None:
+        """Nothing passes between it and these hosts any more, either way, without a word."""
+        for here, there in self._ways(others):
+            entry = (there.address, "dev", "eth0")
+            here.space.ip("neigh", "replace", *entry, "lladdr", NOBODY, "nud", "permanent")
+
+    def regain_sight(self, *others: Host) -> None:
+        """Undo `lose_sight`."""
+        for here, there in self._ways(others):
+            here.space.ip("neigh", "del", there.address, "dev", "eth0")
+
+    def _ways(self, others: Sequence[Host]) -> Iterator[tuple[Host, Host]]:
+        for other in others:
+            yield self, other
+            yield other, self
+
+    def swallow(self, port: int, *, ends: Sequence[int] | None = None) -> None:
+        """From now on what goes to and comes from this TCP port of its first address is gone without a
+        word; `ends`: only where this is the other side's port. IPv4. Not twice without `unswallow`."""
+        for end in ("",) if ends is None else map(str, ends):
+            self._swallow(self, "sport", str(port), ("dport", end) if end else ())
+            for other in self._network.hosts.values():
+                if other is not self:
+                    to = ("to", self.address)
+                    self._swallow(
+                        other, "dport", str(port), (*to, *(("sport", end) if end else ()))
+                    )
+
+    def _swallow(self, host: Host, which: str, port: str, more: Sequence[str]) -> None:
+        nowhere = str(host.interfaces[0].network.broadcast_address - 1)
+        entry = (nowhere, "dev", "eth0")
+        host.space.ip("neigh", "replace", *entry, "lladdr", NOBODY, "nud", "permanent")
+        host.space.ip("route", "replace", "default", "via", *entry, "table", NOWHERE)
+        rule = (*more, "ipproto", "tcp", which, port, "lookup", NOWHERE)
+        host.space.ip("rule", "add", *rule)
+        self._swallowed.append((host, rule))
+
+    def unswallow(self) -> None:
+        """Undo `swallow`."""
+        while self._swallowed:
+            host, rule = self._swallowed.pop()
+            host.space.ip("rule", "del", *rule)
+
+    def peers_of(self, port: int) -> list[int]:
+        """The other sides' ports of the TCP connections of one of its ports."""
+        lines = self.run("ss", "-Htn", "state", "established", "sport", "=", f":{port}").stdout
+        return [int(line.split()[3].rpartition(":")[2]) for line in lines.splitlines()]
+
+    def reset(self, other: Host) -> int:
+        """End all its TCP connections with another host at once, with an RST; how many they were."""
+        words = ("ss", "-KHtn", "state", "established", "dst", other.address)
+        return len(self.run(*words).stdout.splitlines())
+
     def power_off(self) -> None:
         """All that runs there ends, without a word to anybody."""
         self._network.unplug(self)
-        self.space.end()
-        for served in self.sshds:
+        for served in self.sshds:  # first: a stopped one would never be reaped
             served.stop()
+        self.space.end()
 
     def reboot(self) -> None:
         """Off, and on again, with its sshds: another boot id, nothing running, files as they were."""

@@ -9,7 +9,9 @@ openssh-server (requirements/test-system.sh).
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import socket
 import subprocess
 import time
@@ -174,6 +176,21 @@ class Sshd:
         if self._process is not None:
             end_tree(self._process)
             self._process = None
+
+    def freeze(self) -> None:
+        """Stop it and the sessions that there are (SIGSTOP); what they run goes on."""
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let all of it go on (SIGCONT)."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: int) -> None:
+        for pid, _ in self.processes():
+            with contextlib.suppress(OSError):  # it has just ended
+                # nsenter stops with its child, and does not go on with it.
+                if Path(f"/proc/{pid}/exe").readlink().name.startswith(("sshd", "nsenter")):
+                    os.kill(pid, number)
 
     def drop_connections(self) -> None:
         """End the logins that there are, and what they run, and go on listening."""

@@ -8,8 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from hosts.bed import until
-from hosts.network import Network
+from hosts.network import Host, Network
 
 
 def reaches(network: Network, one: str, address: str) -> bool:
@@ -60,6 +62,88 @@ def test_a_cable_is_pulled_out_and_plugged_in_again(network: Network) -> None:
     assert not reaches(network, "a", "198.18.0.2")
     b.restore()
     until(lambda: reaches(network, "a", "198.18.0.2"))
+
+
+def connected(network: Network) -> socket.socket:
+    """A connection of host a to the sshd of host b; another port of b's would do as well."""
+    with network.hosts["a"].entered():
+        found = socket.create_connection(("198.18.0.2", 22), 5)
+    assert found.recv(4) == b"SSH-"
+    found.settimeout(0.5)
+    while found.recv(1) != b"\n":
+        pass
+    return found
+
+
+def answers(connection: socket.socket) -> bool:
+    """Whether sshd says something to what it is told."""
+    try:
+        connection.sendall(b"SSH-2.0-x\r\n")
+        return bool(connection.recv(1))
+    except TimeoutError:
+        return False
+
+
+def pair(network: Network) -> tuple[Host, Host]:
+    """Two hosts, the second with an sshd."""
+    a = network.host("a", "198.18.0.1/24")
+    b = network.host("b", "198.18.0.2/24")
+    b.serve_ssh()
+    return a, b
+
+
+def test_what_a_port_swallows_is_gone_without_a_word(network: Network) -> None:
+    """For new connections, and for those that are there; other ports are as before."""
+    a, b = pair(network)
+    with b.start(sys.executable, "-m", "http.server", "80"), connected(network) as old:
+        http = (sys.executable, "-c", "import socket; socket.create_connection(('b', 80), 0.5)")
+        until(lambda: a.run(*http, check=False).returncode == 0)
+        b.swallow(22)
+        assert not reaches(network, "a", "198.18.0.2")
+        assert not answers(old)
+        a.run(*http)
+        b.unswallow()
+        until(lambda: answers(old))
+        assert reaches(network, "a", "198.18.0.2")
+
+
+def test_one_connection_alone_is_forgotten(network: Network) -> None:
+    _, b = pair(network)
+    with connected(network) as one, connected(network) as other:
+        b.swallow(22, ends=[one.getsockname()[1]])
+        assert sorted(b.peers_of(22)) == sorted(c.getsockname()[1] for c in (one, other))
+        assert not answers(one)
+        assert answers(other)
+        assert reaches(network, "a", "198.18.0.2")
+
+
+def test_two_hosts_lose_sight_of_each_other_and_of_nobody_else(network: Network) -> None:
+    a, b = pair(network)
+    network.host("c", "198.18.0.3/24")
+    a.lose_sight(b)
+    assert not reaches(network, "a", "198.18.0.2")
+    assert reaches(network, "c", "198.18.0.2")
+    a.regain_sight(b)
+    until(lambda: reaches(network, "a", "198.18.0.2"))
+
+
+def test_connections_are_reset_at_both_ends(network: Network) -> None:
+    a, b = pair(network)
+    with connected(network) as connection:
+        assert b.reset(a) == 1
+        with pytest.raises(ConnectionError):
+            answers(connection)
+    assert reaches(network, "a", "198.18.0.2")
+
+
+def test_an_sshd_that_is_frozen_says_nothing_and_goes_on(network: Network) -> None:
+    _, b = pair(network)
+    with connected(network) as connection:
+        b.sshds[0].freeze()
+        assert not answers(connection)
+        b.sshds[0].thaw()
+        until(lambda: answers(connection))
+        b.sshds[0].freeze()  # and its end is not held up by that
 
 
 def test_a_reboot_ends_everything_and_keeps_files(network: Network) -> None:
