@@ -133,6 +133,7 @@ def test_the_whole_front_end_and_controller_of_a_cpu_plan(planned: Planned) -> N
         *("--middleware", "vdisagg_health.Health"),
         *("--data-parallel-address", "127.0.0.1"),
         *("--data-parallel-rpc-port", "21008"),
+        "--enable-prompt-tokens-details",
         *("--max-model-len", "2048"),
         *("--dtype", "bfloat16"),
     )
@@ -214,6 +215,7 @@ def test_the_whole_gpu_plan_with_tensor_parallel_2(planned: Planned) -> None:
         *("--data-parallel-address", "127.0.0.1"),
         *("--data-parallel-rpc-port", "21008"),
         *("--api-server-count", "2"),
+        "--enable-prompt-tokens-details",
         *("--reasoning-parser", "qwen3"),
         "--enable-auto-tool-choice",
         *("--tool-call-parser", "hermes"),

@@ -52,7 +52,6 @@ def probed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Probed]:
         "probed",
         "tiny",
         engine={"args": args},
-        front_end={"args": {"enable_prompt_tokens_details": True}},
         heartbeat={"interval_s": INTERVAL_S, "misses": MISSES},
         timeouts={"handover_s": 120},
     )

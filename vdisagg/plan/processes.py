@@ -15,6 +15,9 @@ FRONT_END = "front-end"
 CONTROLLER = "controller"
 SHORTEST_PING_S = 1.0
 
+FRONT_END_ARGS: dict[str, object] = {"enable-prompt-tokens-details": True}
+"""As OpenAI's own API has it: how much of a prompt a prefix cache knew. The topology may say otherwise."""
+
 
 def engine(
     site: Site,
@@ -78,7 +81,7 @@ def front_end(site: Site, handshake: Address) -> FrontEnd:
         for name, value in site.topology.engine.args.items()
         if not concerns_engines_only(name)
     }
-    args = flags.merge((shared, spec.args))
+    args = flags.merge((FRONT_END_ARGS, shared, spec.args))
     count = spec.api_server_count
     reached_at = "" if node.local else site.host(node_name)
     http = Address(spec.host or reached_at or LOOPBACK, spec.port)
