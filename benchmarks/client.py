@@ -13,7 +13,6 @@ machine's load before them: figures from a busy machine are upper bounds.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import math
 import os
@@ -31,7 +30,7 @@ from random import Random
 import msgspec
 from streams import Account
 
-from vdisagg.bench import workers
+from vdisagg.bench import loop, workers
 from vdisagg.bench.arrivals import offsets
 from vdisagg.bench.asks import Ask
 from vdisagg.bench.bodies import PATHS, body
@@ -128,7 +127,7 @@ def measure(load: Load, processes: int) -> Row:
             nonlocal began
             began = start, cpu_s()
 
-        samples, _ = asyncio.run(
+        samples, _ = loop.run(
             workers.run(job, workers=processes, progress=Progress(count), on_start=on_start)
         )
         wall, used = time.monotonic() - began[0], cpu_s() - began[1]

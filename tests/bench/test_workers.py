@@ -13,7 +13,7 @@ import pytest
 
 from fakes.http_front_end import FakeFrontEnd, completion
 from fakes.virtual_time import run as run_virtually
-from vdisagg.bench import load, workers
+from vdisagg.bench import load, loop, workers
 from vdisagg.bench.arrivals import offsets
 from vdisagg.bench.asks import Ask
 from vdisagg.bench.bodies import PATHS, body
@@ -128,7 +128,7 @@ def carried(due: list[float], front_end: FakeFrontEnd, *, processes: int, cap: i
                 on_start=starts.append,
             )
 
-    samples, held = asyncio.run(main())
+    samples, held = loop.run(main())
     assert children() == set()
     return samples, held, progress, starts
 

@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
-from vdisagg.bench import load
+from vdisagg.bench import load, loop
 from vdisagg.bench.client import Target, connections, stream
 from vdisagg.bench.connections import Connections
 from vdisagg.bench.progress import Progress
@@ -220,4 +220,4 @@ async def main() -> None:
 
 if __name__ == "__main__":
     with contextlib.suppress(BrokenPipeError, asyncio.IncompleteReadError):  # it is left alone
-        asyncio.run(main())
+        loop.run(main())

@@ -46,7 +46,7 @@ END_S = 2.0
 
 # What one process was measured to use (benchmarks/client.py), on a slow core.
 REQUEST_CPU_S = 400e-6
-CHUNK_CPU_S = 25e-6
+CHUNK_CPU_S = 30e-6
 SHARE = 0.6
 """Of a core, that one process may need on average: what is beyond it is for bursts."""
 STREAMS = 2000
