@@ -208,7 +208,8 @@ def test_being_interrupted_leaves_no_process_behind() -> None:
     front_end = FakeFrontEnd()
 
     async def interrupting(request, body):
-        os.kill(os.getpid(), signal.SIGINT)
+        if len(front_end.bodies) == 1:
+            os.kill(os.getpid(), signal.SIGINT)
         await asyncio.sleep(3600)
 
     front_end.answer = interrupting
