@@ -9,6 +9,7 @@ import signal
 import socketserver
 import sys
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 
@@ -39,7 +40,7 @@ def main(words: list[str]) -> int:
     handshake = Address(asked.data_parallel_address, asked.data_parallel_rpc_port)
     front = FakeFront(handshake, patience_s=PATIENCE_S)
     front.attach()
-    http = Http((asked.host, asked.port))
+    http = Http((asked.host, asked.port), front)
     threading.Thread(target=http.serve_forever, daemon=True).start()
     serve(front, http)
     return 0
@@ -82,9 +83,18 @@ class Http(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, address: tuple[str, int]) -> None:
+    def __init__(self, address: tuple[str, int], front: FakeFront) -> None:
         self.asking: queue.SimpleQueue[Question] = queue.SimpleQueue()
+        self._front = front
         super().__init__(address, Api)
+
+    def unhealthy(self) -> str | None:
+        """As vdisagg_health has it. The switches, where they are loaded, take what the channel carries
+        before the fake does."""
+        switches = sys.modules.get("vdisagg_sockets")
+        channels = self._front.channels if switches is None else [switches.CHANNEL]
+        now = time.monotonic()
+        return next(filter(None, (channel.unhealthy(now=now) for channel in channels)), None)
 
     def server_bind(self) -> None:
         """Without the look-up of our own name, which may take seconds."""
@@ -98,7 +108,10 @@ class Api(BaseHTTPRequestHandler):
     server: Http
 
     def do_GET(self) -> None:
-        self._reply(200 if self.path == "/health" else 404, {})
+        if self.path == "/health":
+            self._reply(503 if self.server.unhealthy() else 200, {})
+        else:
+            self._reply(404, {})
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
