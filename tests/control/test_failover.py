@@ -10,7 +10,7 @@ from control.test_dispatch import Desk, error
 from fakes.messages import PROMPT, abort, prefilled, request, sends
 from vdisagg.control import wire
 from vdisagg.control.actions import Action, Beat, Miss, Note, Pair, Reply, Send, Tainted
-from vdisagg.control.flights import HOPE_S, MOVES, REDOS
+from vdisagg.control.flights import HOPE_S, MOVES, PARDON_S, REDOS
 from vdisagg.control.release import LEASE_S
 
 SQUARE: tuple[Pair, ...] = (("p0", "d0"), ("p0", "d1"), ("p1", "d0"), ("p1", "d1"))
@@ -79,6 +79,21 @@ def test_a_request_that_engines_die_of_is_not_begun_again_for_ever() -> None:
         deaths += 1
     assert (told, deaths) == ([error("r")], REDOS + 1)
     assert (desk.loads, desk.dispatch.users_in_flight) == ({}, 0)
+
+
+def test_connections_that_broke_while_we_were_stopped_are_no_deaths_of_a_request() -> None:
+    desk = Desk(*SQUARE).started()
+    desk.dispatch.paused(10.0, now=2.0)
+    for _ in range(REDOS + 3):
+        (at,) = desk.loads
+        lost = desk.dispatch.instance_lost(at, "disconnected", now=2.5, may_return=True)
+        assert replies(lost) == []
+    deaths = 0
+    while desk.loads:
+        (at,) = desk.loads
+        desk.dispatch.instance_lost(at, "dead", now=2.1 + PARDON_S)
+        deaths += 1
+    assert deaths == REDOS + 1, "none has been counted before"
 
 
 def test_with_no_prefill_left_decode_computes_the_prompt_itself() -> None:

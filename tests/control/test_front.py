@@ -326,6 +326,24 @@ def test_a_lost_last_output_is_sent_again_with_the_next_word_on_health(scene: Sc
     assert ("resumed", 0, 1) in controller.heard
 
 
+def test_the_silence_of_an_api_server_is_told_and_our_own_pause_is_none(scene: Scene) -> None:
+    controller = scene.dialled()
+
+    def silent_s() -> float:
+        return controller.front.silent_s(controller.now())
+
+    assert silent_s() == 0, "it has never answered: one without our switches never does"
+    controller.front.health(True)
+    scene.until(lambda: 0 < silent_s() < 5)
+    controller.offset_s += 10
+    assert silent_s() > 10
+    controller.front.paused(10)
+    assert silent_s() < 5
+    controller.offset_s += 10
+    assert silent_s() > 10
+    scene.until(lambda: silent_s() < 5)
+
+
 def test_an_answer_that_makes_no_sense_is_a_fault(scene: Scene) -> None:
     controller = scene.dialled()
     scene.fake.send_raw(ANSWER, b"{")

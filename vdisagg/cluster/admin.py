@@ -22,7 +22,7 @@ InstanceState = Literal[
     "planned", "launching", "connected", "ready", "suspect", "dead", "draining", "stopped"
 ]
 LinkState = Literal["cold", "probing", "warm", "stale", "down"]
-FrontState = Literal["waiting", "attached", "gone"]
+FrontState = Literal["waiting", "attached", "silent", "gone"]
 
 
 class InstanceStatus(msgspec.Struct):

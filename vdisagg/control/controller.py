@@ -68,7 +68,7 @@ class Controller:
         self._started = time.time()
         self._to_unix = self._started - now
         self._stopping = False
-        self._next_tick = now
+        self._next_tick = self._awake = now
         self._next_sweep = 0.0
         self._unsaved = False
         self._flood = Flood()
@@ -112,7 +112,9 @@ class Controller:
         self._log("controller", f"serving cluster {self._plan.name}")
         try:
             while not self._stopping:
-                self._sockets.turn()
+                readable = self._sockets.wait()
+                self._notice_pause(time.monotonic())  # before what has piled up meanwhile
+                self._sockets.handle(readable)
                 self._tick(time.monotonic())
         finally:
             self._admin.close()
@@ -294,15 +296,21 @@ class Controller:
 
     # -- time ---------------------------------------------------------------------------------
 
-    def _tick(self, now: float) -> None:
-        if now < self._next_tick:
-            return
-        pause = now - self._next_tick
-        self._next_tick = now + TICK_S
+    def _notice_pause(self, now: float) -> None:
+        """We have been stopped: what that did is nobody else's fault."""
+        pause = now - self._awake
+        self._awake = now
         if pause > PAUSE_S:
             self._log("controller", f"was stopped for {pause:.1f} s")
             self.fleet.paused(pause)
-            self.dispatch.paused(pause)
+            self.dispatch.paused(pause, now=now)
+            self._front.paused(pause)
+
+    def _tick(self, now: float) -> None:
+        self._notice_pause(now)
+        if now < self._next_tick:
+            return
+        self._next_tick = now + TICK_S
         for pair, proof in self.fleet.due(now=now):
             self._probe(pair, proof, now)
         self._dial_front()
@@ -316,6 +324,7 @@ class Controller:
             endpoint.catch_up()
         self._look_at_processes()
         self._look_at_loading(now)
+        self._listen_to_front(now)
         for pair in self.fleet.late(now=now, probes=self.dispatch.probes()):
             self._do(self.dispatch.end_probe(pair, now=now))
         for name, reason in self.fleet.silent(now=now, waiting_since=self.dispatch.waiting_since()):
@@ -338,6 +347,17 @@ class Controller:
                 self._call(api, payload)
         if self._unsaved:
             self._save()
+
+    def _listen_to_front(self, now: float) -> None:
+        """One that says nothing is kept: it may live behind a hole, and can't be attached to twice."""
+        silent_s = self._front.silent_s(now)
+        silent = silent_s > max(self._plan.heartbeat.limit_s, LEAST_SILENCE_S)
+        if silent and self._front_state == "attached":
+            self._front_state = "silent"
+            self._log("front", f"has said nothing for {silent_s:.1f} s; its requests wait")
+        elif not silent and self._front_state == "silent":
+            self._front_state = "attached"
+            self._log("front", "is heard again")
 
     def _look_at_loading(self, now: float) -> None:
         """What an engine says once may have died with the controller before us: that it has loaded."""

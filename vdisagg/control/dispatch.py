@@ -289,8 +289,10 @@ class Dispatch:
                 actions += self._flights.give_out(flight, reason)
         return actions
 
-    def paused(self, by_s: float) -> None:
-        """We were stopped for so long: nobody else has kept anybody waiting."""
+    def paused(self, by_s: float, *, now: float) -> None:
+        """We were stopped for so long: nobody else has kept anybody waiting, and engines have dropped
+        connections that they will make again."""
+        self._flights.pardon(now=now)
         for flight in self._flights.by_key.values():
             flight.leg_started += by_s
 

@@ -8,6 +8,7 @@ right). What can't be placed at once, but perhaps in a moment, is held.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -33,6 +34,10 @@ once. It may be the request that kills them."""
 
 MOVES: Final = 8
 """How often one answer is continued: more engines than that do not die of chance."""
+
+PARDON_S: Final = 2.0
+"""After a pause of our own, what is lost for so long counts for neither: all engines may have dropped
+their connections, and we hear of one after the other."""
 
 
 @dataclass(slots=True)
@@ -76,6 +81,7 @@ class Flights:
         self._legs = legs
         self._request_s = request_s
         self._alone = False
+        self._pardon_until = -math.inf
 
     @property
     def held(self) -> bool:
@@ -110,10 +116,13 @@ class Flights:
 
         `refused`: an engine has ended it, rather than been lost.
         """
+        pardoned = now < self._pardon_until
         if flight.sent:
-            if flight.moved >= MOVES or hindrance(flight.request, flight.sampling):
+            if hindrance(flight.request, flight.sampling) or (
+                flight.moved >= MOVES and not pardoned
+            ):
                 return []
-        elif flight.redone >= REDOS or (refused and flight.refused):
+        elif (flight.redone >= REDOS and not pardoned) or (refused and flight.refused):
             return []
         flight.refused = flight.refused or refused
         asked = self.left(flight)
@@ -123,15 +132,19 @@ class Flights:
             return []
         flight.asked, flight.asked_sampling = asked
         if flight.sent:
-            flight.moved += 1
+            flight.moved += not pardoned
             self.counts.continued += 1
             what = f"continued after {len(flight.emitted)} tokens"
         else:
-            flight.redone += 1
+            flight.redone += not pardoned
             self.counts.redone += 1
             what = "begun again"
         note = Note("request", f"{shown(flight.front_id)}: {reason}; {what}{_where(way)}")
         return [note, *self.depart(flight, way, now=now)]
+
+    def pardon(self, *, now: float) -> None:
+        """We have been stopped until now: see PARDON_S."""
+        self._pardon_until = now + PARDON_S
 
     @staticmethod
     def left(flight: Flight) -> tuple[wire.AddRequest, Params | None]:

@@ -75,8 +75,8 @@ class _ApiServer:
     """One API server's pair of sockets, and how far the messages have come.
 
     `back_by` is set while its connection is gone; `asked` while an attach message has no answer: when
-    the next one is due. Times are those of the clock. `owed` is the number of the outputs message that
-    it has asked for and not been sent yet.
+    the next one is due. `heard` is when it answered last. Times are those of the clock. `owed` is the
+    number of the outputs message that it has asked for and not been sent yet.
     """
 
     def __init__(self, index: int, dealer: zmq.Socket[bytes], push: zmq.Socket[bytes]) -> None:
@@ -88,6 +88,7 @@ class _ApiServer:
         self.sent = 0
         self.back_by: float | None = None
         self.asked: float | None = None
+        self.heard: float | None = None
         self.owed: int | None = None
         self.patience_s = ASK_S
 
@@ -198,6 +199,18 @@ class Front:
         if now >= self._next_health:
             self._tell_health(now)
 
+    def silent_s(self, now: float) -> float:
+        """For how long an API server has not answered, of those that have before: each is told something
+        about once a second, and answers that. A process that is stopped is as silent as a network."""
+        heard = (server.heard for server in self._servers)
+        return max((now - at for at in heard if at is not None), default=0.0)
+
+    def paused(self, pause_s: float) -> None:
+        """We were stopped for so long: that is nobody's silence."""
+        for server in self._servers:
+            if server.heard is not None:
+                server.heard += pause_s
+
     def hang_up(self) -> None:
         """Close everything, so that a new front end can be dialled."""
         for server in self._servers:
@@ -268,6 +281,8 @@ class Front:
 
     def _on_message(self, server: _ApiServer) -> None:
         for kind, payload, *frames in messages(server.input, frames=2):
+            if server.heard is not None:
+                server.heard = self._clock()
             if kind == ANSWER:
                 if not self._on_answer(server, decode_answer(payload)):
                     return
@@ -283,6 +298,7 @@ class Front:
 
     def _on_answer(self, server: _ApiServer, answer: Answer) -> bool:
         """Whether it is the front end's whose messages we have seen."""
+        server.heard = self._clock()
         if answer.sent < server.seen:
             self._events.front_lost()
             return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 import zmq
@@ -139,13 +139,21 @@ class Sockets:
 
     def turn(self) -> None:
         """Wait for input, at most LOOK_S, and let each readable source's handler run once."""
+        self.handle(self.wait())
+
+    def wait(self) -> list[zmq.Socket[bytes] | int]:
+        """Wait for input, at most LOOK_S: the sources that are readable."""
         now = time.monotonic()
         if now < self._next_look:
             readable = self._awaited.poll(math.ceil((self._next_look - now) * 1000))
         else:
             self._next_look = now + LOOK_S
             readable = self._all.poll(0)
-        for source, _ in readable:
+        return [source for source, _ in readable]
+
+    def handle(self, readable: Iterable[zmq.Socket[bytes] | int]) -> None:
+        """Let the handler of each of these sources run once."""
+        for source in readable:
             handler = self._handlers.get(source)
             if handler is not None:  # an earlier handler of this turn may have closed it
                 handler()
