@@ -67,6 +67,18 @@ def test_a_prefill_leg_without_a_handle_gives_no_decode_leg() -> None:
     assert Nixl().decode(CLIENT, wire.Output("p:1", [7])) is None
 
 
+def test_a_handle_that_stands_in_for_another_differs_in_the_request_and_names_no_block() -> None:
+    address = {"remote_engine_id": "e", "remote_host": "h", "remote_port": 5, "tp_size": 2}
+    sample = {**address, "do_remote_prefill": True, "remote_block_ids": [[1, 2]]}
+    made = Nixl().stand_in(wire.raw({**sample, "remote_request_id": "p:1"}), "p:2")
+    assert wire.decode_value(made) == {
+        **address,
+        "do_remote_prefill": True,
+        "remote_block_ids": [],
+        "remote_request_id": "p:2",
+    }
+
+
 def test_the_clients_parameters_are_not_changed() -> None:
     before = {**CLIENT, "extra_args": {"mine": 1}}
     Nixl().prefill(CLIENT)

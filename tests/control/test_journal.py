@@ -21,6 +21,7 @@ from vdisagg.cluster.leftovers import PART_JOURNAL_FILE as PART_FILE
 from vdisagg.control import entries, wire
 from vdisagg.control.entries import INPUT, OUTPUT, Entry
 from vdisagg.control.journal import Journal
+from vdisagg.control.ledger import OpenLeg
 from vdisagg.control.recall import Recalled, RecalledRequest, recall
 
 
@@ -422,6 +423,55 @@ def test_recalled_is_what_recall_makes_of_all_entries(tmp_path: Path) -> None:
     assert (tmp_path / OLD_FILE).exists()
     assert again(tmp_path) == recall(everything)
     assert again(tmp_path).requests
+
+
+# -- legs -----------------------------------------------------------------------------------------
+
+
+def test_legs_are_in_the_file_when_the_call_returns_and_their_ends_with_what_comes_next(
+    journal: Journal, tmp_path: Path
+) -> None:
+    journal.begun("p:1", "p0")
+    journal.sample("p0", b"handle")
+    journal.handed("p:1", "d:2", "d0")
+    assert again(tmp_path).legs == [OpenLeg("p:1", "p0", "d0", "d:2")]
+    assert again(tmp_path).samples == {"p0": b"handle"}
+    journal.over("p:1")
+    entries_before = len(written(tmp_path / FILE))
+    journal.begun("p:3", "p0")
+    assert len(written(tmp_path / FILE)) == entries_before + 1
+    assert [leg.leg for leg in again(tmp_path).legs] == ["p:3"]
+    journal.over("p:3")
+    journal.tidy()
+    assert again(tmp_path).legs == []
+    journal.begun("p:4", "p0")
+    journal.gone("p0")
+    assert again(tmp_path) == Recalled()
+
+
+def test_many_ends_do_not_wait_for_anything(journal: Journal, tmp_path: Path) -> None:
+    for number in range(300):
+        journal.begun(f"p:{number}", "p0")
+    for number in range(300):
+        journal.over(f"p:{number}")
+    assert len(again(tmp_path).legs) == 300 - 256
+
+
+def test_legs_outlive_new_files_and_another_front_end(tmp_path: Path) -> None:
+    journal = Journal.open(tmp_path, max_bytes=1000)
+    journal.begun("p:1", "p0")
+    journal.sample("p0", b"handle")
+    fill(journal, tmp_path / OLD_FILE)
+    assert [leg.leg for leg in again(tmp_path).legs] == ["p:1"]
+    journal.begun("p:2", "p0")
+    journal.over("p:1")
+    journal.reset(legs=True)
+    assert again(tmp_path) == Recalled(
+        legs=[OpenLeg("p:2", "p0", "p0", "p:2")], samples={"p0": b"handle"}
+    )
+    journal.reset()
+    assert again(tmp_path) == Recalled()
+    journal.close()
 
 
 # -- a disk that takes no more ---------------------------------------------------------------

@@ -6,7 +6,8 @@ from typing import Any
 
 from fakes.messages import request
 from vdisagg.control import wire
-from vdisagg.control.entries import INPUT, LIVE, OUTPUT, Entry
+from vdisagg.control.entries import INPUT, LEGS, LIVE, OUTPUT, Entry
+from vdisagg.control.ledger import OpenLeg
 from vdisagg.control.recall import (
     Recall,
     Recalled,
@@ -47,6 +48,9 @@ class Story:
     def out(self, api: int, *outputs: wire.Output, **fields: Any) -> None:
         message = wire.Outputs(outputs=list(outputs), **fields)
         self._append(OUTPUT, api, [wire.encode(message)])
+
+    def legs(self, *notes: list[Any]) -> None:
+        self.entries.append(Entry(LEGS, 0, 0, [wire.encode(notes)]))
 
     def recalled(self) -> Recalled:
         return recall(self.entries)
@@ -195,3 +199,57 @@ def test_the_structures_that_are_read_back_begin_like_those_that_are_sent() -> N
     for short, whole in ((SentOutput, wire.Output), (SentOutputs, wire.Outputs)):
         fields = short.__struct_fields__
         assert fields == whole.__struct_fields__[: len(fields)]
+
+
+# -- legs ---------------------------------------------------------------------------------------
+
+
+def test_a_leg_is_open_from_its_beginning_until_its_handle_is_read() -> None:
+    story = Story()
+    story.legs(["begun", "p:1", "p0"])
+    story.legs(["begun", "p:2", "p1"])
+    assert story.recalled().legs == [
+        OpenLeg("p:1", "p0", "p0", "p:1"),
+        OpenLeg("p:2", "p1", "p1", "p:2"),
+    ]
+    story.legs(["handed", "p:1", "d:3", "d0"])
+    assert story.recalled().legs[0] == OpenLeg("p:1", "p0", "d0", "d:3")
+    story.legs(["over", "p:1", "p:7"], ["begun", "p:4", "p0"])
+    story.legs(["handed", "p:1", "d:5", "d1"])  # what is over stays so
+    assert [leg.leg for leg in story.recalled().legs] == ["p:2", "p:4"]
+
+
+def test_an_engine_that_is_gone_takes_its_legs_and_its_sample_with_it() -> None:
+    story = Story()
+    for name in ("p0", "p1"):
+        story.legs(["begun", f"p:{name}", name], ["sample", name, name.encode()])
+    story.legs(["sample", "p1", b"later"], ["gone", "p0"], ["gone", "d0"])
+    found = story.recalled()
+    assert (found.legs, found.samples) == (
+        [OpenLeg("p:p1", "p1", "p1", "p:p1")],
+        {"p1": b"later"},
+    )
+
+
+def test_open_legs_outlive_a_new_file_and_do_not_change_with_what_comes_later() -> None:
+    story = Story()
+    story.legs(["begun", "p:1", "p0"], ["sample", "p0", b"\x80"])
+    recalling = Recall()
+    recalling.take(story.entries[0])
+    head = recalling.recalled()
+    live = Entry(LIVE, 0, 0, [wire.encode(head)])
+    story.legs(["handed", "p:1", "d:2", "d0"])
+    recalling.take(story.entries[-1])
+    assert head.legs == [OpenLeg("p:1", "p0", "p0", "p:1")]
+    assert recall([live, story.entries[-1]]) == story.recalled() == recalling.recalled()
+
+
+def test_notes_that_cannot_be_read_say_nothing() -> None:
+    story = Story()
+    story.legs(["begun", "p:1", "p0"])
+    before = story.recalled()
+    story.legs(["begun", "p:2"])
+    story.legs(["unknown"])
+    story.legs([])
+    story.entries.append(Entry(LEGS, 0, 0, [b"\xc1"]))
+    assert story.recalled() == before

@@ -75,6 +75,29 @@ def test_what_prefill_was_at_is_begun_again_and_its_old_handle_given_back(
     assert cluster.store.misread == []
 
 
+@pytest.mark.parametrize("lost", ["prefill's output", "decode's request"])
+def test_blocks_whose_handle_went_down_with_the_controller_are_given_back(
+    cluster_of: Clusters, lost: str
+) -> None:
+    cluster = cluster_of(2, 2).up()
+    for name, engine in cluster.engines.items():
+        engine.behaviour.mute = lost == "prefill's output" and name[0] == "p"
+        engine.behaviour.deaf = lost == "decode's request" and name[0] == "d"
+    prompts = [[*PROMPT, n] for n in range(4)]
+    requests = [cluster.front.add(prompt) for prompt in prompts]
+    cluster.until(lambda: len(cluster.store.held) == 4)
+    if lost == "decode's request":
+        cluster.until(lambda: cluster.status().totals.handles_held == 4)
+    end(cluster)
+    for engine in cluster.engines.values():
+        engine.behaviour.mute = engine.behaviour.deaf = False
+    begin(cluster)
+    for request, prompt in zip(requests, prompts, strict=True):
+        assert cluster.front.finish(request) == continuation(prompt, 16)
+    cluster.until(lambda: cluster.store.held == {})
+    assert cluster.store.misread == []
+
+
 def test_an_answer_that_cannot_be_continued_ends_in_an_error(cluster_of: Clusters) -> None:
     cluster = cluster_of().up()
     slow(cluster)

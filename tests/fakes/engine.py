@@ -109,6 +109,10 @@ class Behaviour:
     and reports its statistics."""
     near_tie: bool = False
     """Two tokens are always as good as equal; decode takes the other one first after a transfer."""
+    mute: bool = False
+    """What it says is lost on its way."""
+    deaf: bool = False
+    """Requests are lost on their way to it."""
     max_num_seqs: int = 128
     """Requests that run at once, the others wait. In the ready payload as well."""
 
@@ -209,7 +213,8 @@ class FakeEngine:
                 for kind, payload, *frames in self._drain(requests):
                     for message in self._take(kind, payload, frames):
                         outputs.send(wire.encode(message))
-            if not self.behaviour.frozen and (message := self._step()) is not None:
+            message = self._step() if not self.behaviour.frozen else None
+            if message is not None and not self.behaviour.mute:
                 outputs.send(wire.encode(message))
         if self._last_words is not None:
             outputs.send(self._last_words)
@@ -253,7 +258,7 @@ class FakeEngine:
         }
 
     def _take(self, kind: bytes, payload: bytes, frames: list[bytes]) -> Iterator[wire.Outputs]:
-        if kind == wire.ADD:
+        if kind == wire.ADD and not self.behaviour.deaf:
             self._add(wire.decode_add(payload))
             self.frames.append(frames)
         elif kind == wire.ABORT:

@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 from fakes.messages import handle, request
 from fakes.ways import FakeWays
 from vdisagg.cluster.modes import KEY, PD
-from vdisagg.control import wire
+from vdisagg.control import ledger, wire
 from vdisagg.control.actions import Action, Pair, Reply, Send
 from vdisagg.control.dispatch import Dispatch, Limits
 from vdisagg.control.handover import Nixl
+from vdisagg.control.ledger import Note, Open
 from vdisagg.control.routing import FewestInFlight
 
 
@@ -29,6 +30,32 @@ class Job:
     reads: str = ""
     """The handle that it has to read first."""
     made: int = 0
+
+
+class Book:
+    """A ledger that keeps what it is told, as a journal does."""
+
+    def __init__(self) -> None:
+        self.open = Open([], {})
+
+    def _take(self, *note: str | bytes) -> None:
+        taken: Note = [*note]
+        self.open.take(taken)
+
+    def begun(self, leg: str, prefill: str) -> None:
+        self._take(ledger.BEGUN, leg, prefill)
+
+    def handed(self, leg: str, under: str, at: str) -> None:
+        self._take(ledger.HANDED, leg, under, at)
+
+    def over(self, leg: str) -> None:
+        self._take(ledger.OVER, leg)
+
+    def sample(self, prefill: str, handle: bytes) -> None:
+        self._take(ledger.SAMPLE, prefill, handle)
+
+    def gone(self, prefill: str) -> None:
+        self._take(ledger.GONE, prefill)
 
 
 @dataclass
@@ -49,9 +76,10 @@ class World:
     def __init__(self, prefill: int = 1, decode: int = 1) -> None:
         self.engines = {f"p{i}": Engine() for i in range(prefill)}
         self.engines |= {f"d{i}": Engine() for i in range(decode)}
-        ways = FakeWays(self.links)
-        limits = Limits(request_s=100.0, handover_s=100.0, decode_alone=False)
-        self.dispatch = Dispatch(Nixl(), FewestInFlight(), ways, 0, limits)
+        self.ways = FakeWays(self.links)
+        self.book = Book()
+        self._sequence = 0
+        self.dispatch = self._controller()
         self.held: dict[str, str] = {}
         self.read: Counter[str] = Counter()
         self.given_back: Counter[str] = Counter()
@@ -60,8 +88,12 @@ class World:
         self.entrusted: set[str] = set()
         """Handles that a decode engine was to give back when it died: the lease ends them."""
         self.misread: list[str] = []
+        self.freed_too_early: list[str] = []
+        """Given back while prefill still computed it: that ends the engine."""
         self.ended: Counter[str] = Counter()
-        self.asked: set[str] = set()
+        self.asked: dict[str, wire.AddRequest] = {}
+        self.told: Counter[str] = Counter()
+        """Tokens that the front end has, by request."""
         self.aborted: set[str] = set()
 
     def links(self) -> list[Pair]:
@@ -73,10 +105,10 @@ class World:
 
     def add(self, name: str, max_tokens: int = 2, mode: str = PD) -> None:
         """The front end asks."""
-        self.asked.add(name)
         extra = {KEY: mode}
         sampling = {"temperature": 0.0, "max_tokens": max_tokens, "extra_args": extra}
-        self._do(self.dispatch.add(0, request(name, sampling), (), now=0.0))
+        self.asked[name] = request(name, sampling)
+        self._do(self.dispatch.add(0, self.asked[name], (), now=0.0))
 
     def abort(self, name: str) -> None:
         """The front end gives a request up."""
@@ -89,7 +121,7 @@ class World:
 
     def front_lost(self) -> None:
         """The front end goes, and wants no answer any more."""
-        self.aborted |= self.asked
+        self.aborted |= self.asked.keys()
         self._do(self.dispatch.front_lost(now=0.0))
 
     def lose(self, name: str) -> None:
@@ -119,6 +151,35 @@ class World:
         """Another engine takes its place."""
         self.engines[name] = Engine()
 
+    def take_over(self, lost: Callable[[int], int]) -> None:
+        """The controller is killed, and another one begins; the engines are `back` later.
+
+        `lost`: out of so many messages under way one way, how many did not arrive: the last ones that went
+        to an engine, the first ones that came from it.
+        """
+        for engine in self.engines.values():
+            for _ in range(lost(len(engine.inbox))):
+                engine.inbox.pop()
+            for _ in range(lost(len(engine.outbox))):
+                engine.outbox.popleft()
+            engine.connected = False
+        self.ways.coming = True
+        self.dispatch = self._controller()
+        left = self.book.open
+        self.dispatch.inherit(left.copy(), dict(left.samples), [*self.engines])
+        for name, asked in self.asked.items():
+            if not self.ended[name] and name not in self.aborted:
+                begun = bool(self.told[name])
+                told = [7] * self.told[name]
+                self._do(self.dispatch.adopt(0, asked, (), told, begun=begun, now=0.0))
+
+    def all_back(self) -> None:
+        """All engines are connected again."""
+        for name, engine in self.engines.items():
+            if not engine.connected:
+                self.back(name)
+        self.ways.coming = False
+
     def moves(self) -> Iterator[Callable[[], None]]:
         """What can happen next by itself: a delivery either way, or a step."""
         for name, engine in self.engines.items():
@@ -136,6 +197,11 @@ class World:
 
     # -- the inside ---------------------------------------------------------------------------
 
+    def _controller(self) -> Dispatch:
+        limits = Limits(request_s=100.0, handover_s=100.0, decode_alone=False)
+        first, self._sequence = self._sequence, self._sequence + 10_000
+        return Dispatch(Nixl(), FewestInFlight(), self.ways, first, limits, ledger=self.book)
+
     def _do(self, actions: list[Action]) -> None:
         for action in actions:
             if isinstance(action, Send) and self.engines[action.instance].connected:
@@ -143,6 +209,7 @@ class World:
             elif isinstance(action, Reply):
                 for output in action.outputs:
                     self.ended[output.request_id] += output.finish_reason is not None
+                    self.told[output.request_id] += len(output.new_token_ids)
 
     def _entrusted(self, engine: Engine) -> Iterator[str]:
         yield from engine.giving_back
@@ -174,6 +241,8 @@ class World:
         for given in engine.giving_back:
             self.given_back[given] += 1
             self.held.pop(given, None)
+            if any(given in other.jobs for other in self.engines.values()):
+                self.freed_too_early.append(given)
         engine.giving_back.clear()
         made = [self._advance(name, leg, job) for leg, job in list(engine.jobs.items())]
         engine.outbox.append(wire.Outputs(outputs=made))

@@ -82,6 +82,15 @@ class Controller:
         roles = {i.name: i.role for i in plan.instances}
         self.fleet = Fleet.of(roles, plan.heartbeat, now=now, rng=rng)
         self._links: Sequence[Pair] = self.fleet.routable()
+        self._calls = Calls()
+        self._purges = Purges()
+        self._sockets = Sockets(heartbeat_s=max(plan.heartbeat.limit_s, LEAST_SILENCE_S))
+        self._admission = Admission(self._sockets, admitted(plan), self._turned_away)
+        self._endpoints = {i.name: Endpoint(self._sockets, i, self) for i in plan.instances}
+        self._front = Front(self._sockets, plan.front_end.handshake, self)
+        self._admin = AdminSocket(self._sockets, directory, self._asked)
+        self._kept = Kept(directory, run=since, say=lambda text: self._log("controller", text))
+        self._journal = self._kept.journal
         self.dispatch = Dispatch(
             HANDOVERS[plan.connector],
             FewestInFlight(),
@@ -93,17 +102,9 @@ class Controller:
                 lease_s=plan.timeouts.lease_s,
                 decode_alone=plan.failover.decode_alone,
             ),
+            ledger=self._journal,
         )
         self.fleet.in_flight = self.dispatch.in_flight
-        self._calls = Calls()
-        self._purges = Purges()
-        self._sockets = Sockets(heartbeat_s=max(plan.heartbeat.limit_s, LEAST_SILENCE_S))
-        self._admission = Admission(self._sockets, admitted(plan), self._turned_away)
-        self._endpoints = {i.name: Endpoint(self._sockets, i, self) for i in plan.instances}
-        self._front = Front(self._sockets, plan.front_end.handshake, self)
-        self._admin = AdminSocket(self._sockets, directory, self._asked)
-        self._kept = Kept(directory, run=since, say=lambda text: self._log("controller", text))
-        self._journal = self._kept.journal
         if self._kept.before is not None:
             self._go_on(self._kept.before, now=now)
 
@@ -146,8 +147,10 @@ class Controller:
         left = self._journal.recalled()
         what = f"taking over from an earlier controller: requests under way: {len(left.requests)}"
         self._log("controller", what)
+        alive = [name for name, one in before.instances.items() if one.ready is not None]
+        self.dispatch.inherit(left.legs, left.samples, alive)
         if before.front is None or not self._kept.had_journal:
-            self._journal.reset()
+            self._journal.reset(legs=True)
             return
         addresses = wire.Addresses(before.front.inputs, before.front.outputs)
         count = range(len(addresses.inputs))
@@ -290,7 +293,7 @@ class Controller:
         self._front.hang_up()
         self._calls.forget()
         self._calls_due.clear()
-        self._journal.reset()
+        self._journal.reset(legs=True)
         self._do(self.dispatch.front_lost(now=time.monotonic()))
         self._save()
 

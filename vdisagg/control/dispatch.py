@@ -25,7 +25,7 @@ What becomes of a request whose leg fails, or that can't be placed, is in flight
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -34,11 +34,13 @@ from vdisagg.control.actions import Action, Beat, Miss, Note, Pair, Reply, Send,
 from vdisagg.control.flight import PROBE, Flight, LegIds, Stage
 from vdisagg.control.flights import Counts, Flights, shown
 from vdisagg.control.handover import Handover, without_transfer
+from vdisagg.control.ledger import Ledger, NoLedger, OpenLeg
 from vdisagg.control.legs import LegBook
 from vdisagg.control.placing import Placing, Way, Ways
 from vdisagg.control.recent import Recent
 from vdisagg.control.release import Releases
 from vdisagg.control.routing import Policy
+from vdisagg.control.unheard import Unheard
 
 MAX_ID: Final = 1024
 """Characters of a front end's request id; a client's X-Request-Id is part of it."""
@@ -68,10 +70,12 @@ class Dispatch:
     """Legs under way per instance."""
     recent: Recent = field(default_factory=Recent)
     """The last requests of users that have finished."""
+    ledger: Ledger = field(default_factory=NoLedger)
+    """Told of every handle, for a controller after us."""
 
     def __post_init__(self) -> None:
         self._ids = LegIds(self.first_sequence)
-        self._releases = Releases(self.ways.routable, self._ids)
+        self._releases = Releases(self.ways.routable, self._ids, self.ledger)
         self._placing = Placing(
             self.ways,
             self.policy,
@@ -79,7 +83,8 @@ class Dispatch:
             lease_s=self.limits.lease_s,
             decode_alone=self.limits.decode_alone,
         )
-        self._legs = LegBook(self._ids, self._releases, self._placing, self.in_flight)
+        self._legs = LegBook(self._ids, self._releases, self._placing, self.in_flight, self.ledger)
+        self._unheard = Unheard(self.handover, self._releases, self.ledger)
         self._flights = Flights(
             self.handover,
             self.ways,
@@ -142,6 +147,13 @@ class Dispatch:
         return self._flights.again(flight, reason, now=now) or self._flights.give_out(
             flight, reason
         )
+
+    def inherit(
+        self, legs: Iterable[OpenLeg], samples: Mapping[str, bytes], alive: Collection[str]
+    ) -> None:
+        """Prefill legs that an earlier controller has left, and a handle of each prefill engine. `alive`: the
+        engines that it has left; each will be back, or lost."""
+        self._unheard.inherit(legs, samples, alive)
 
     def probe(
         self,
@@ -224,6 +236,7 @@ class Dispatch:
         """
         self._releases.instance_lost(name)
         self._legs.lost(name)
+        self._unheard.lost(name)
         avoid = self._all_with(name)
         actions: list[Action] = []
         for flight in list(self._flights.by_key.values()):
@@ -234,6 +247,8 @@ class Dispatch:
                 actions += self._flights.fail(flight, what, now=now, lost=name, avoid=avoid)
         if not may_return:
             actions += self._legs.buried(name, now=now)
+            actions += self._unheard.gone(name, now=now)
+            self.ledger.gone(name)
         return actions + self._flights.admit(now=now)
 
     def instance_back(self, name: str, *, now: float) -> list[Action]:
@@ -241,6 +256,7 @@ class Dispatch:
         stopped, and it takes a step in case it owes its peers a release."""
         return [
             *self._legs.back(name, now=now),
+            *self._unheard.back(name),
             *self.nudge(name, now=now),
             *self._flights.admit(now=now),
         ]
@@ -265,7 +281,11 @@ class Dispatch:
 
     def tick(self, *, now: float) -> list[Action]:
         """Ends what has waited too long. Call a few times a second."""
-        actions = [*self._releases.tick(now=now), *self._flights.admit(now=now)]
+        actions = [
+            *self._releases.tick(now=now),
+            *self._unheard.tick(now=now),
+            *self._flights.admit(now=now),
+        ]
         for flight in list(self._flights.by_key.values()):
             if flight.api == PROBE or flight.begun or flight.key not in self._flights.by_key:
                 continue
@@ -365,12 +385,16 @@ class Dispatch:
         if output.finish_reason in (wire.LENGTH, wire.STOP) and sampling is not None:
             handed = self.handover.decode(sampling, output)
         if handed is None:
+            self.ledger.over(flight.leg)
             reason = f"{flight.prefill} ended the prefill leg without a handle"
             avoid = self._all_with(flight.prefill)
             return self._flights.fail(flight, reason, now=now, output=output, avoid=avoid)
+        self._unheard.learn(flight.prefill, output.kv_transfer_params)
         if not self._still_linked(flight):
             reason = f"no working link from {flight.prefill} to a decode instance"
-            release = self._releases.release(flight.link, output.kv_transfer_params, now=now)
+            release = self._releases.release(
+                flight.link, output.kv_transfer_params, leg=flight.leg, now=now
+            )
             return [*release, *self._flights.fail(flight, reason, now=now, output=output)]
         self._legs.leave(flight)
         flight.instants.note_prefill(flight.prefill, output, now=now)
@@ -413,6 +437,8 @@ class Dispatch:
     ) -> tuple[list[Action], bool]:
         """A first or last output of an answering leg; whether it is to be passed on."""
         actions: list[Action] = []
+        if flight.unread:
+            self.ledger.over(flight.source)
         if output.finish_reason in (wire.ERROR, wire.ABORTED):  # nobody but the front end aborts
             return self._ended_badly(flight, output, now=now), False
         if flight.unread:
@@ -516,13 +542,18 @@ class Dispatch:
         """An output of a leg that has no flight: a nudge, say. An earlier controller's is stopped."""
         if self._releases.is_nudge(instance, output):
             again = self._releases.stepped(instance, now=now)
-            if not again:
-                self._legs.stepped(instance)
-            return again
+            if again:
+                return again
+            self._legs.stepped(instance)
+            return self._unheard.stepped(instance, now=now)
         if not self._ids.is_foreign(output.request_id):
             return self._releases.stray(output, now=now)
+        self._unheard.heard(output)
         if output.finish_reason is None:
             return [Send(instance, wire.ABORT, wire.encode([output.request_id]))]
         if output.kv_transfer_params == wire.NIL:
             return []
-        return self._releases.release((instance, ""), output.kv_transfer_params, now=now)
+        self._unheard.learn(instance, output.kv_transfer_params)
+        return self._releases.release(
+            (instance, ""), output.kv_transfer_params, leg=output.request_id, now=now
+        )

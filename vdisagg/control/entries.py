@@ -22,7 +22,10 @@ OUTPUT: Final = b"O"
 LIVE: Final = b"L"
 """What was live when the file was begun: one part, a recall.Recalled in msgpack."""
 
-_KINDS: Final = frozenset((INPUT, OUTPUT, LIVE))
+LEGS: Final = b"G"
+"""What becomes of prefill legs: one part, a list of ledger.Note in msgpack."""
+
+_KINDS: Final = frozenset((INPUT, OUTPUT, LIVE, LEGS))
 
 _HEAD: Final = struct.Struct("<cIQI")
 """What it is, the API server's index, its number (from 1 for each API server and direction), and
@@ -32,7 +35,7 @@ _SIZE: Final = 8  # bytes: uint64, since a frame may be a tensor
 
 
 class Entry(NamedTuple):
-    """One entry; `number` is 0 for LIVE."""
+    """One entry; `number` is 0 for LIVE and LEGS."""
 
     what: bytes
     api: int

@@ -76,6 +76,8 @@ class Flight:
     """Whether its token has been sent ahead of decode's; see early.py."""
     handle: msgspec.Raw = field(default_factory=lambda: wire.NIL)
     """Prefill's hand-over, from the end of its leg on."""
+    source: str = ""
+    """The prefill leg that it is of."""
     expired_before: int = 0
     """How many leases of that prefill engine had run out when the handle came."""
     prefill_stats: msgspec.Raw = field(default_factory=lambda: wire.NIL)

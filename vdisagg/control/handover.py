@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Any, Final, Protocol
 
+import msgspec
+
 from vdisagg.control import wire
 
 TRANSFER_KEYS: Final = ("kv_transfer_params", "ec_transfer_params")
@@ -19,13 +21,18 @@ Params = dict[str, Any]
 
 
 class Handover(Protocol):
-    """What a connector needs on each leg. Sampling parameters go in and come out as plain maps."""
+    """What a connector needs on each leg, and to give blocks back. Sampling parameters go in and come out as
+    plain maps."""
 
     def prefill(self, sampling: Params) -> Params:
         """The prefill leg's sampling parameters."""
 
     def decode(self, sampling: Params, output: wire.Output) -> Params | None:
         """The decode leg's, given the prefill leg's last output; None when that holds no handle."""
+
+    def stand_in(self, sample: msgspec.Raw, leg: str) -> msgspec.Raw:
+        """What does for the handle of another leg when its blocks are to be given back, unread. `sample`: a
+        handle of the same engine's."""
 
 
 def without_transfer(sampling: Params) -> Params:
@@ -94,6 +101,11 @@ class Nixl:
         if output.kv_transfer_params == wire.NIL:
             return None
         return with_transfer(sampling, output.kv_transfer_params)
+
+    def stand_in(self, sample: msgspec.Raw, leg: str) -> msgspec.Raw:
+        """See Handover. Who does not read uses the engine's id and address, and the request's id."""
+        handle: Params = wire.decode_value(sample)
+        return wire.raw({**handle, "remote_request_id": leg, "remote_block_ids": []})
 
 
 HANDOVERS: Final[dict[str, Handover]] = {"nixl": Nixl()}

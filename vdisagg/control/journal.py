@@ -1,4 +1,5 @@
-"""What the controller has received from the front end and has sent to it, in a file that outlives it.
+"""What the controller has received from the front end and has sent to it, and which handles may be unread, in a
+file that outlives it.
 
 Each message is written before it is acted on, or sent. The file lies in the page cache as soon as write(2)
 has returned, so the death of the process loses nothing; that of the machine ends the front end, too, and
@@ -20,8 +21,8 @@ from typing import Final
 from vdisagg.cluster.leftovers import JOURNAL_FILE as FILE
 from vdisagg.cluster.leftovers import OLD_JOURNAL_FILE as OLD_FILE
 from vdisagg.cluster.leftovers import PART_JOURNAL_FILE as PART_FILE
-from vdisagg.control import entries
-from vdisagg.control.entries import INPUT, LIVE, OUTPUT
+from vdisagg.control import entries, ledger
+from vdisagg.control.entries import INPUT, LEGS, LIVE, OUTPUT
 from vdisagg.control.recall import Recall, Recalled
 from vdisagg.control.wire import encode
 
@@ -33,6 +34,9 @@ READ_BYTES: Final = 64 << 10
 
 READ_SHARE: Final = 16
 """Of a backlog that has grown beyond that, this part is read: it doesn't grow without end."""
+
+MAX_OVER: Final = 256
+"""Ends of legs that are told together."""
 
 MAX_PARTS: Final = 1000  # the kernel takes 1024 at once (IOV_MAX)
 
@@ -54,6 +58,8 @@ class Journal:
         self._recalled_to = 0
         self._size = 0
         self._limit = max_bytes
+        self._over: list[str] = []
+        """Ends of legs that have not been written down yet."""
         self.fault = ""
         """Why nothing is written any more; empty while all is well."""
 
@@ -84,8 +90,14 @@ class Journal:
         except OSError as exc:
             self.fault = f"{self._directory / FILE}: cannot be removed: {exc.strerror}"
 
-    def reset(self) -> None:
-        """Forget everything: the front end is another one, its ids and numbers begin anew."""
+    def reset(self, *, legs: bool = False) -> None:
+        """Forget everything: the front end is another one, its ids and numbers begin anew.
+
+        `legs`: but for what engines may keep for legs; they are the same.
+        """
+        if self._over:
+            self._note()
+        left = self.recalled() if legs and not self.fault else Recalled()
         self.close()
         self._received, self._sent = {}, {}
         self._recall = Recall()
@@ -96,6 +108,8 @@ class Journal:
             self._open()
         except OSError as exc:
             self._give_up(exc)
+        if left.legs or left.samples:
+            self._append(LIVE, 0, 0, [encode(Recalled(legs=left.legs, samples=left.samples))])
 
     # -- writing ------------------------------------------------------------------------------
 
@@ -112,9 +126,41 @@ class Journal:
         self._append(OUTPUT, api, number, [payload, *frames])
         return number
 
+    # What becomes of handles: a Ledger.
+
+    def begun(self, leg: str, prefill: str) -> None:
+        """See Ledger."""
+        self._note([ledger.BEGUN, leg, prefill])
+
+    def handed(self, leg: str, under: str, at: str) -> None:
+        """See Ledger."""
+        self._note([ledger.HANDED, leg, under, at])
+
+    def over(self, leg: str) -> None:
+        """See Ledger. There is no hurry: it is written with what comes next."""
+        self._over.append(leg)
+        if len(self._over) >= MAX_OVER:
+            self._note()
+
+    def sample(self, prefill: str, handle: bytes) -> None:
+        """See Ledger."""
+        self._note([ledger.SAMPLE, prefill, handle])
+
+    def gone(self, prefill: str) -> None:
+        """See Ledger."""
+        self._note([ledger.GONE, prefill])
+
+    def _note(self, *notes: ledger.Note) -> None:
+        if self._over:
+            notes = ([ledger.OVER, *self._over], *notes)
+            self._over.clear()
+        self._append(LEGS, 0, 0, [encode(notes)])
+
     def tidy(self) -> None:
         """To be called often: reads back a little of what was written, which is how the live state is
         known when the file is long and a new one has to begin."""
+        if self._over:
+            self._note()
         backlog = self._size - self._recalled_to
         if self.fault or (not backlog and self._size <= self._limit):
             return

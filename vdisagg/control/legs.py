@@ -11,6 +11,7 @@ from vdisagg.control import wire
 from vdisagg.control.actions import Action, Pair, Send
 from vdisagg.control.flight import PROBE, Flight, LegIds, Stage
 from vdisagg.control.handover import Params
+from vdisagg.control.ledger import Ledger
 from vdisagg.control.placing import Placing
 from vdisagg.control.release import Releases
 
@@ -23,13 +24,20 @@ class Orphan:
     link: Pair
     handle: msgspec.Raw
     """NIL: none that is unread."""
+    source: str = ""
+    """The prefill leg that the handle is of."""
 
 
 class LegBook:
     """Begins legs and ends them; the one place where load is given back."""
 
     def __init__(
-        self, ids: LegIds, releases: Releases, placing: Placing, in_flight: Counter[str]
+        self,
+        ids: LegIds,
+        releases: Releases,
+        placing: Placing,
+        in_flight: Counter[str],
+        ledger: Ledger,
     ) -> None:
         """`in_flight`: legs under way per instance, which is kept up here."""
         self.flights: dict[str, Flight] = {}
@@ -38,6 +46,7 @@ class LegBook:
         self._releases = releases
         self._placing = placing
         self._in_flight = in_flight
+        self._ledger = ledger
         self._orphans: dict[str, list[Orphan]] = {}
         self._aborted: dict[str, list[Orphan]] = {}
         """Legs that had not read their handle, by engine, until it is sure that it knows."""
@@ -47,7 +56,12 @@ class LegBook:
     ) -> Send:
         """Send what a flight asks for to an engine, as the leg `stage`."""
         flight.stage, flight.at = stage, at
-        flight.leg = self._ids.new(stage.name[0].lower(), *flight.key)
+        before, flight.leg = flight.leg, self._ids.new(stage.name[0].lower(), *flight.key)
+        if stage is Stage.PREFILL:
+            self._ledger.begun(flight.leg, at)
+        elif stage is Stage.DECODE:
+            flight.source = before
+            self._ledger.handed(before, flight.leg, at)
         flight.leg_started, flight.begun = now, False
         self.flights[flight.leg] = flight
         self._in_flight[at] += 1
@@ -88,19 +102,21 @@ class LegBook:
             self._releases.abandon(flight.leg, flight.link, now=now)
         if flight.at == lost:
             handle = flight.handle if flight.unread else wire.NIL
-            self._orphans.setdefault(lost, []).append(Orphan(flight.leg, flight.link, handle))
+            orphan = Orphan(flight.leg, flight.link, handle, flight.source)
+            self._orphans.setdefault(lost, []).append(orphan)
             return []
         abort = Send(flight.at, wire.ABORT, wire.encode([flight.leg]))
         if not flight.unread:
             return [abort]
         self._aborted.setdefault(flight.at, []).append(
-            Orphan(flight.leg, flight.link, flight.handle)
+            Orphan(flight.leg, flight.link, flight.handle, flight.source)
         )
         return [abort, *self._releases.nudge(flight.at, now=now)]
 
     def stepped(self, name: str) -> None:
         """An engine has taken the step that it was nudged for: it has given back what it was told to."""
-        self._aborted.pop(name, None)
+        for orphan in self._aborted.pop(name, ()):
+            self._ledger.over(orphan.source)
 
     def lost(self, name: str) -> None:
         """An engine can't be reached: it may not have heard what it was told."""
@@ -119,7 +135,8 @@ class LegBook:
         actions: list[Action] = [Send(name, wire.ABORT, wire.encode(legs))]
         for orphan in orphans:
             if orphan.handle != wire.NIL:
-                actions += self._releases.release((orphan.link[0], name), orphan.handle, now=now)
+                link = (orphan.link[0], name)
+                actions += self._releases.release(link, orphan.handle, leg=orphan.source, now=now)
         return actions
 
     def buried(self, name: str, *, now: float) -> list[Action]:
@@ -127,8 +144,9 @@ class LegBook:
         actions: list[Action] = []
         for orphan in self._orphans.pop(name, ()):
             if orphan.handle != wire.NIL:
-                release = self._releases.release(orphan.link, orphan.handle, now=now, lost=name)
-                actions += release
+                actions += self._releases.release(
+                    orphan.link, orphan.handle, leg=orphan.source, now=now, lost=name
+                )
         return actions
 
     def waiting_since(self) -> dict[str, float]:

@@ -1,4 +1,5 @@
-"""Pure: what a journal's entries leave to be done: requests that have not ended, calls without an answer."""
+"""Pure: what a journal's entries leave to be done: requests that have not ended, calls without an answer,
+handles that nobody is known to have read."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ from typing import Final
 import msgspec
 
 from vdisagg.control import wire
-from vdisagg.control.entries import INPUT, LIVE, OUTPUT, Entry
+from vdisagg.control.entries import INPUT, LEGS, LIVE, OUTPUT, Entry
+from vdisagg.control.ledger import Note, Open, OpenLeg
 from vdisagg.errors import ProtocolError
 
 
@@ -62,7 +64,13 @@ class Recalled(msgspec.Struct, frozen=True):
     """Messages that have come, by API server."""
     sent: dict[int, int] = {}
     """Messages that have gone, by API server: the number of the last one."""
+    legs: list[OpenLeg] = []
+    """Prefill legs whose handles nobody is known to have read."""
+    samples: dict[str, bytes] = {}
+    """A handle of each prefill engine that has given one."""
 
+
+_decode_notes = msgspec.msgpack.Decoder(list[Note]).decode
 
 decode: Final[Callable[[bytes], Recalled]] = msgspec.msgpack.Decoder(Recalled).decode
 """Raises msgspec.DecodeError."""
@@ -76,6 +84,7 @@ class Recall:
         self.sent: dict[int, int] = {}
         self._requests: dict[tuple[int, str], RecalledRequest] = {}
         self._calls: dict[tuple[int, int], bytes] = {}
+        self._open = Open([], {})
 
     def take(self, entry: Entry) -> None:
         """One entry more. What can't be read in it counts, and says nothing else."""
@@ -87,9 +96,12 @@ class Recall:
                 self.received[entry.api] = entry.number
                 kind, payload, *frames = entry.parts
                 self._input(entry.api, kind, payload, frames)
+            elif entry.what == LEGS:
+                for note in _decode_notes(entry.parts[0]):
+                    self._open.take(note)
             elif entry.what == LIVE:
                 self._begin(decode(entry.parts[0]))
-        except (ProtocolError, msgspec.DecodeError):
+        except (ProtocolError, ValueError):  # msgspec.DecodeError is one
             pass  # the controller could not read it either, and answered nothing or an error
 
     def recalled(self) -> Recalled:
@@ -104,12 +116,15 @@ class Recall:
             calls=[(api, payload) for (api, _), payload in self._calls.items()],
             received=dict(self.received),
             sent=dict(self.sent),
+            legs=self._open.copy(),
+            samples=dict(self._open.samples),
         )
 
     def _begin(self, live: Recalled) -> None:
         self.received, self.sent = dict(live.received), dict(live.sent)
         self._requests = {(one.api, one.request_id): one for one in live.requests}
         self._calls = {(api, wire.decode_utility(call)[1]): call for api, call in live.calls}
+        self._open = Open(live.legs, live.samples)
 
     def _input(self, api: int, kind: bytes, payload: bytes, frames: list[bytes]) -> None:
         if kind == wire.ADD:

@@ -21,6 +21,7 @@ from vdisagg.control import wire
 from vdisagg.control.actions import Action, Pair, Send
 from vdisagg.control.dummies import nudge_request, release_request
 from vdisagg.control.flight import PROBE, LegIds
+from vdisagg.control.ledger import Ledger, NoLedger
 
 LEASE_S: Final = 60.0
 """Longer than prefill keeps a handle (30 s by default): an abandoned leg is forgotten after it."""
@@ -38,6 +39,8 @@ class _Abandoned:
 class _Owed:
     """A handle that nobody could be asked to give back when it was time."""
 
+    leg: str
+    """Prefill's."""
     link: Pair
     handle: msgspec.Raw
     expires: float
@@ -46,9 +49,12 @@ class _Owed:
 class Releases:
     """Abandoned legs and nudges. `links` tells which pairs work, at the time of asking."""
 
-    def __init__(self, links: Callable[[], Sequence[Pair]], ids: LegIds) -> None:
+    def __init__(
+        self, links: Callable[[], Sequence[Pair]], ids: LegIds, ledger: Ledger | None = None
+    ) -> None:
         self._links = links
         self._ids = ids
+        self._ledger = ledger or NoLedger()
         self._abandoned: dict[str, _Abandoned] = {}
         self._owed: list[_Owed] = []
         self._entrusted: dict[str, list[_Owed]] = {}
@@ -61,9 +67,9 @@ class Releases:
         self._abandoned[leg] = _Abandoned(link, now + LEASE_S)
 
     def release(
-        self, link: Pair, handle: msgspec.Raw, *, now: float, lost: str = ""
+        self, link: Pair, handle: msgspec.Raw, *, leg: str, now: float, lost: str = ""
     ) -> list[Action]:
-        """Give a handle's blocks back, through a decode engine that has met its prefill engine.
+        """Give the blocks of prefill's `leg` back, through a decode engine that has met its prefill engine.
 
         With none but one that is `lost`, as soon as there is one, or else the end of the lease does it.
         """
@@ -71,9 +77,10 @@ class Releases:
         others = [other for other in links if other[0] == link[0]]
         decode = (link if link in links or not others else others[0])[1]
         if decode in (lost, ""):
-            self._owed.append(_Owed(link, handle, now + LEASE_S))
+            self._owed.append(_Owed(leg, link, handle, now + LEASE_S))
             return []
-        self._entrusted.setdefault(decode, []).append(_Owed(link, handle, now + LEASE_S))
+        owed = _Owed(leg, link, handle, now + LEASE_S)
+        self._entrusted.setdefault(decode, []).append(owed)
         request = release_request(self._ids.new("r", PROBE, decode), handle, now=now)
         return [Send(decode, wire.ADD, wire.encode(request)), *self.nudge(decode, now=now)]
 
@@ -99,15 +106,20 @@ class Releases:
         if instance in self._nudge_again:
             self._nudge_again.discard(instance)
             return self.nudge(instance, now=now)
-        self._entrusted.pop(instance, None)
+        for given in self._entrusted.pop(instance, ()):
+            self._ledger.over(given.leg)
         return []
 
     def stray(self, output: wire.Output, *, now: float) -> list[Action]:
         """An output of a leg that has no flight: a release, an abandoned or aborted leg."""
         abandoned = self._abandoned.pop(output.request_id, None)
-        if abandoned is None or output.kv_transfer_params == wire.NIL:
+        if abandoned is None:
             return []
-        return self.release(abandoned.link, output.kv_transfer_params, now=now)
+        leg, handle = output.request_id, output.kv_transfer_params
+        if handle == wire.NIL:
+            self._ledger.over(leg)
+            return []
+        return self.release(abandoned.link, handle, leg=leg, now=now)
 
     def instance_lost(self, name: str) -> None:
         """Its nudge will not be answered, and somebody else has to give back what it was told to."""
@@ -117,12 +129,16 @@ class Releases:
 
     def tick(self, *, now: float) -> list[Action]:
         """Give back what could not be before, and forget what the end of its lease has."""
-        self._abandoned = {k: v for k, v in self._abandoned.items() if v.expires > now}
+        for leg in [k for k, v in self._abandoned.items() if v.expires <= now]:
+            del self._abandoned[leg]
+            self._ledger.over(leg)
         owed, self._owed = self._owed, []
         actions: list[Action] = []
         for one in owed:
             if any(link[0] == one.link[0] for link in self._links()):
-                actions += self.release(one.link, one.handle, now=now)
+                actions += self.release(one.link, one.handle, leg=one.leg, now=now)
             elif one.expires > now:
                 self._owed.append(one)
+            else:
+                self._ledger.over(one.leg)
         return actions
