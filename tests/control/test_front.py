@@ -237,8 +237,7 @@ def test_a_connection_that_does_not_come_back_is_lost_after_a_second(scene: Scen
     scene.until(lambda: server.back_by is not None)
     assert "lost" not in controller.heard
     controller.offset_s += front_module.RETURN_S
-    controller.front.tick(controller.now())
-    assert controller.heard.count("lost") == 1
+    scene.until(lambda: "lost" in controller.heard)
     assert not controller.front.dialling
     assert controller.front.addresses is None
     controller.front.tick(controller.now())
@@ -253,8 +252,74 @@ def test_a_front_end_that_has_died_with_its_controller_is_lost_after_a_while(sce
     controller.turn()
     assert controller.heard == []
     controller.offset_s += 1
+    scene.until(lambda: controller.heard == ["lost"])
+
+
+class Answering:
+    """Knocks that have the answers that a test gives, and are counted."""
+
+    def __init__(self) -> None:
+        self.now = "pending"
+        self.knocks: list[str] = []
+
+    def __call__(self, address: str) -> Answering:
+        self.knocks.append(address)
+        return self
+
+    def answer(self) -> str:
+        return self.now
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def answering(monkeypatch: pytest.MonkeyPatch) -> Answering:
+    made = Answering()
+    monkeypatch.setattr(front_module, "Knock", made)
+    return made
+
+
+def adopting(scene: Scene) -> Playing:
+    """A controller whose front end does not come back."""
+    controller = scene.controller()
+    controller.front.attach(wire.Addresses([free().zmq], [free().zmq]), [0])
+    controller.offset_s += front_module.ADOPT_S
     controller.turn()
-    assert controller.heard == ["lost"]
+    return controller
+
+
+def test_a_front_end_that_cant_be_reached_is_knocked_at_and_never_taken_for_dead(
+    scene: Scene, answering: Answering
+) -> None:
+    controller = adopting(scene)
+    for expected, answer in enumerate(["pending", "unreachable", "pending", "unreachable"]):
+        answering.now = answer
+        controller.turn()
+        assert len(answering.knocks) == expected // 2 + 1
+        controller.offset_s += front_module.KNOCK_S if answer == "unreachable" else 3600
+        controller.turn()
+    assert controller.heard == []
+
+
+def test_where_somebody_else_listens_the_front_end_is_gone_after_a_while(
+    scene: Scene, answering: Answering
+) -> None:
+    controller = adopting(scene)
+    answering.now = "open"
+    for _ in range(2):  # one to knock, one to hear
+        controller.turn()
+    controller.offset_s += 3600  # that nobody could be reached before says nothing
+    controller.turn()
+    answering.now = "unreachable"
+    controller.turn()
+    answering.now = "open"
+    controller.offset_s += front_module.KNOCK_S
+    for _ in range(2):
+        controller.turn()
+    assert controller.heard == []
+    controller.offset_s += front_module.LISTEN_S
+    scene.until(lambda: controller.heard == ["lost"])
 
 
 def test_another_process_at_the_same_address_is_not_taken_for_the_front_end(scene: Scene) -> None:

@@ -17,11 +17,18 @@ def do(cell: NodeCell, host: Host, other: Host, controllers: Host, *, broken: bo
         (host.lose_sight if broken else host.regain_sight)(other)
     elif cell.what == "ssh":
         _do_ssh(cell, host, broken=broken)
-    elif cell.fault == "black hole":
+    elif cell.fault == "kill -9":
+        if broken:  # a reset is mended by who dials again
+            _reset(host, controllers)
+    else:
         (host.lose_sight if broken else host.regain_sight)(controllers)
-    elif broken:  # a reset is mended by who dials again
-        ended = host.reset(controllers)
-        assert ended >= 2, f"{ended} connections were there to be reset"
+        if broken and cell.fault == "long black hole":
+            _reset(controllers, host)  # as after a quarter of an hour, when TCP gives up
+
+
+def _reset(host: Host, peer: Host) -> None:
+    ended = host.reset(peer)
+    assert ended >= 2, f"{ended} connections were there to be reset"
 
 
 def _do_ssh(cell: NodeCell, host: Host, *, broken: bool) -> None:

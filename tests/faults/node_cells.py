@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal, get_args
-
-from faults.cells import Phase
-from vdisagg.cluster.admin import FrontState
+from typing import Final, Literal
 
 FRONT: Final = "front end"
 """In an instance's place: the node of the front end."""
@@ -17,7 +14,9 @@ class NodeCell:
     """Three cells of the matrix, one per moment."""
 
     component: str
-    fault: Literal["kill -9", "stop", "stop for good", "black hole", "forgotten connection"]
+    fault: Literal[
+        "kill -9", "stop", "stop for good", "black hole", "long black hole", "forgotten connection"
+    ]
     what: Literal["node", "data path", "control path", "ssh"]
     """What is broken: a node's cable, the way to another engine, that to the controller, or its sshd."""
     instance: str
@@ -59,6 +58,7 @@ NODE_CELLS: Final = (
         "node link of the front end", "kill -9", "control path", FRONT, "prefill", suspected=False
     ),
     NodeCell(FRONT, "black hole", "control path", FRONT, "prefill", silent=True),
+    NodeCell(FRONT, "long black hole", "control path", FRONT, "prefill", silent=True),
     NodeCell("SSH of prefill", "kill -9", "ssh", "p0", "prefill", suspected=False),
     NodeCell("SSH of decode", "stop", "ssh", "d0", "decode", suspected=False),
     NodeCell("SSH of prefill", "stop for good", "ssh", "p0", "prefill", suspected=False),
@@ -75,10 +75,3 @@ TUNNEL_CELLS: Final = (
     NodeCell("SSH of prefill", "forgotten connection", "ssh", "p0", "prefill", unheard=True),
 )
 """With `control: tunnel`, where SSH's end is that of an engine's sockets."""
-
-
-def not_yet(cell: NodeCell, phase: Phase) -> str:
-    """Why this one is expected to fail; empty for all others, and as soon as the controller can say it."""
-    if cell.silent and phase == "idle" and "silent" not in get_args(FrontState):
-        return "the controller has no word for a front end that it hears nothing of"
-    return ""

@@ -29,13 +29,21 @@ from vdisagg.control.channel import (
     number_frame,
     take_number,
 )
+from vdisagg.control.knock import Knock
 from vdisagg.control.sockets import Connections, Handler, Sockets, messages, send
 from vdisagg.control.wire import Addresses
 from vdisagg.errors import ProtocolError
 from vdisagg.plan.model import Address
 
 RETURN_S: Final = 1.0
-"""So long may a connection be gone: where the front end's process lives, ZeroMQ is back in 0.1 s."""
+"""So long may a connection be gone: where the front end's process lives, ZeroMQ is back in 0.1 s. Then
+somebody has to see whether it lives: see `_is_gone`."""
+
+LISTEN_S: Final = 5.0
+"""So long may somebody listen there without a word of ZeroMQ: it is not the front end then."""
+
+KNOCK_S: Final = 1.0
+"""Between two tries to reach the place of a front end that is silent."""
 
 ADOPT_S: Final = 5.0
 """So long is waited for a front end that should be running. To take one for dead that lives would be
@@ -74,8 +82,9 @@ class FrontEvents(Protocol):
 class _ApiServer:
     """One API server's pair of sockets, and how far the messages have come.
 
-    `back_by` is set while its connection is gone; `asked` while an attach message has no answer: when
-    the next one is due. `heard` is when it answered last. Times are those of the clock. `owed` is the
+    `back_by` is set while its connection is gone; after it a `knock`, begun at `knocked_at`, finds out
+    whether anybody is there. `asked` while an attach message has no answer: when the next one is due.
+    `heard` is when it answered last. Times are those of the clock. `owed` is the
     number of the outputs message that it has asked for and not been sent yet.
     """
 
@@ -87,10 +96,19 @@ class _ApiServer:
         self.seen = 0
         self.sent = 0
         self.back_by: float | None = None
+        self.knock: Knock | None = None
+        self.knocked_at = 0.0
+        self.open_since: float | None = None
         self.asked: float | None = None
         self.heard: float | None = None
         self.owed: int | None = None
         self.patience_s = ASK_S
+
+    def forget_knock(self) -> None:
+        """Nobody wants to know any more whether it is there."""
+        if self.knock is not None:
+            self.knock.close()
+        self.knock = self.open_since = None
 
     def say(self, said: Control) -> None:
         """Send a control message."""
@@ -189,8 +207,7 @@ class Front:
     def tick(self, now: float) -> None:
         """Do what is due; several times a second."""
         for server in self._servers:
-            if server.back_by is not None and now >= server.back_by:
-                server.back_by = None
+            if server.back_by is not None and self._is_gone(server, server.back_by, now):
                 self._events.front_lost()
                 return
             if server.asked is not None and now >= server.asked and server.back_by is None:
@@ -198,6 +215,27 @@ class Front:
                 self._ask(server)
         if now >= self._next_health:
             self._tell_health(now)
+
+    def _is_gone(self, server: _ApiServer, back_by: float, now: float) -> bool:
+        """Whether the front end is no more: its address refuses connections, or takes them and no ZeroMQ
+        comes of it. One that can't be reached may live: nobody could ever attach to it freshly."""
+        if now < back_by or self._addresses is None:
+            return False
+        if server.knock is None:
+            if now >= server.knocked_at + KNOCK_S:
+                server.knock = Knock(self._addresses.inputs[server.index])
+                server.knocked_at = now
+            return False
+        answer = server.knock.answer()
+        if answer == "pending":
+            return False
+        server.knock = None
+        if answer != "open":
+            server.open_since = None
+        elif server.open_since is None:
+            server.open_since = now
+        listened_s = 0.0 if server.open_since is None else now - server.open_since
+        return answer == "refused" or listened_s >= LISTEN_S
 
     def silent_s(self, now: float) -> float:
         """For how long an API server has not answered, of those that have before: each is told something
@@ -216,6 +254,7 @@ class Front:
         for server in self._servers:
             if server.connections is not None:
                 server.connections.close()
+            server.forget_knock()
             self._sockets.forget(server.input)
             self._sockets.forget(server.output)
         if self._handshake is not None:
@@ -274,6 +313,7 @@ class Front:
             return
         if connections.count:
             server.back_by = None
+            server.forget_knock()
             server.patience_s = ASK_S
             self._ask(server)
         elif server.back_by is None:

@@ -45,6 +45,10 @@ ENDED: Final = int(zmq.EVENT_DISCONNECTED)
 Handler = Callable[[], None]
 
 
+CONNECT_S: Final = 2.0
+"""For one try to reach a peer that we dial; the next one follows at once."""
+
+
 class Sockets:
     """Makes sockets, and calls their handlers when they can be read.
 
@@ -72,6 +76,8 @@ class Sockets:
         socket.setsockopt(zmq.RCVHWM, 0)
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.IPV6, 1)
+        # Else a try that began in a black hole goes on in the kernel for minutes after it has healed.
+        socket.setsockopt(zmq.CONNECT_TIMEOUT, round(1000 * CONNECT_S))
         if identity is not None:
             socket.setsockopt(zmq.IDENTITY, identity)
         if kind == zmq.ROUTER:
