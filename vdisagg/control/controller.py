@@ -145,7 +145,8 @@ class Controller:
         for pair in before.links:
             self.fleet.restore_link(pair, now=now)
         left = self._journal.recalled()
-        what = f"taking over from an earlier controller: requests under way: {len(left.requests)}"
+        what = f"requests under way: {len(left.requests)}, handles not read: {len(left.legs)}"
+        what = f"taking over from an earlier controller: {what}"
         self._log("controller", what)
         alive = [name for name, one in before.instances.items() if one.ready is not None]
         self.dispatch.inherit(left.legs, left.samples, alive)

@@ -81,23 +81,25 @@ class Open:
         self.samples = dict(samples)
 
     def take(self, note: Note) -> None:
-        """One note more. Raises ValueError when it is none."""
-        match note:
-            case ["begun", str(leg), str(prefill)]:
-                self.legs[leg] = OpenLeg(leg, prefill, prefill, leg)
-            case ["handed", str(leg), str(under), str(at)]:
-                if (one := self.legs.get(leg)) is not None:
-                    one.at, one.under = at, under
-            case ["over", *legs]:
-                for each in legs:
-                    self.legs.pop(str(each), None)
-            case ["sample", str(prefill), bytes(handle)]:
-                self.samples[prefill] = handle
-            case ["gone", str(prefill)]:
-                self.samples.pop(prefill, None)
-                self.legs = {k: one for k, one in self.legs.items() if one.prefill != prefill}
-            case _:
-                raise ValueError(f"not a note of a leg: {note[:1]}")
+        """One note more. Raises ValueError for one that is not whole."""
+        what, *rest = note
+        if what == BEGUN:
+            leg, prefill = rest
+            self.legs[leg] = OpenLeg(leg, prefill, prefill, leg)
+        elif what == HANDED:
+            leg, under, at = rest
+            if (one := self.legs.get(leg)) is not None:
+                one.at, one.under = at, under
+        elif what == OVER:
+            for leg in rest:
+                self.legs.pop(leg, None)
+        elif what == SAMPLE:
+            prefill, handle = rest
+            self.samples[prefill] = handle
+        elif what == GONE:
+            (prefill,) = rest
+            self.samples.pop(prefill, None)
+            self.legs = {k: one for k, one in self.legs.items() if one.prefill != prefill}
 
     def copy(self) -> list[OpenLeg]:
         """The open legs, which later notes don't change."""
