@@ -14,6 +14,7 @@ from cryptography.x509.oid import NameOID
 
 from fakes.http_front_end import FakeFrontEnd, chunks, completion, streamed
 from fakes.virtual_time import run as run_virtually
+from vdisagg.bench import client
 from vdisagg.bench.asks import Ask
 from vdisagg.bench.bodies import body as body_of
 from vdisagg.bench.client import Target, connections, stream
@@ -79,6 +80,58 @@ def test_a_connection_that_is_cut_is_a_failure() -> None:
         return response
 
     assert asked(cut).failure == "connection lost"
+
+
+@pytest.mark.parametrize(
+    "said", [b"", b"SSH-2.0-OpenSSH\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: many\r\n\r\n"]
+)
+def test_what_is_no_http_is_a_failure(said: bytes) -> None:
+    async def strange(request, body):
+        request.transport.write(said)
+        request.transport.close()
+        return web.Response()
+
+    found = asked(strange)
+    assert found.failure == "connection lost"
+    assert found.detail
+
+
+@pytest.mark.parametrize("lines", [b"", b"Trailer: x\r\n"])
+def test_f02_chunks_that_are_cut_anywhere_and_have_trailers_are_whole(lines: bytes) -> None:
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    data = b'data: {"choices": [{"text": "x"}]}\n\ndata: [DONE]\n\n'
+    wire = head + b"3;x=y\r\n" + data[:3] + b"\r\n%x\r\n" % len(data[3:]) + data[3:]
+    wire += b"\r\n0\r\n" + lines + b"\r\n"
+
+    async def bytewise(request, body):
+        for at in range(len(wire)):
+            request.transport.write(wire[at : at + 1])
+            await asyncio.sleep(0)
+        request.transport.close()
+        return web.Response()
+
+    found = asked(bytewise, expected=0)
+    assert (found.failure, found.output_tokens) == (None, 1)
+
+
+def test_a_redirection_is_a_failure_and_is_not_followed() -> None:
+    async def elsewhere(request, body):
+        raise web.HTTPTemporaryRedirect("/v1/chat/completions")
+
+    assert asked(elsewhere).failure == "HTTP 307"
+
+
+def test_no_packing_is_asked_for() -> None:
+    async def main() -> dict[str, str]:
+        front_end = FakeFrontEnd()
+        async with (
+            front_end.serving(),
+            connections(Target(url=front_end.url, model="m")) as session,
+        ):
+            await stream(session, BODY)
+        return front_end.headers[0]
+
+    assert "Accept-Encoding" not in asyncio.run(main())
 
 
 def test_a_stream_that_ends_early_is_a_failure() -> None:
@@ -183,28 +236,41 @@ def test_f02_over_the_wire_times_are_those_of_tokens_and_of_nothing_else() -> No
     assert found.tpot_s == pytest.approx(0.1)
 
 
-def test_a_connection_is_used_again_for_the_next_request_but_not_after_long() -> None:
+def peers_of_two_requests() -> list[object]:
+    """Our end of the connection of each, one after the other."""
     peers: list[object] = []
+
+    async def answer(request, body):
+        peers.append(request.transport.get_extra_info("peername"))
+        return await completion(request, body)
 
     async def main() -> None:
         front_end = FakeFrontEnd()
-
-        async def answer(request, body):
-            peers.append(request.transport.get_extra_info("peername"))
-            return await completion(request, body)
-
         front_end.answer = answer
         async with (
             front_end.serving(),
             connections(Target(url=front_end.url, model="m")) as session,
         ):
-            await stream(session, BODY)
-            await stream(session, BODY)
-            await asyncio.sleep(3.0)
-            await stream(session, BODY)
+            for _ in range(2):
+                assert (await stream(session, BODY)).failure is None
 
-    run_virtually(main(), settle_s=0.005)
-    assert peers[0] == peers[1] != peers[2]
+    asyncio.run(main())
+    return peers
+
+
+def test_a_connection_is_used_again_for_the_next_request() -> None:
+    first, second = peers_of_two_requests()
+    assert first == second
+
+
+def test_no_connection_is_used_again_that_has_been_idle_for_long(monkeypatch) -> None:
+    monkeypatch.setattr(client, "KEEP_ALIVE_S", 0.0)
+    first, second = peers_of_two_requests()
+    assert first != second
+
+
+def test_idle_connections_are_closed_before_vllm_does_it() -> None:
+    assert client.KEEP_ALIVE_S < 5.0
 
 
 def test_a_host_is_found_by_its_name() -> None:
@@ -216,6 +282,27 @@ def test_a_host_is_found_by_its_name() -> None:
                 return await stream(session, BODY, expected_tokens=4)
 
     assert asyncio.run(main()).failure is None
+
+
+def test_a_name_is_looked_up_once_for_all_requests(monkeypatch) -> None:
+    real = socket.getaddrinfo
+    asked_for: list[object] = []
+
+    def counted(host, *args, **kwargs):
+        asked_for.append(host)
+        return real(host, *args, **kwargs)
+
+    async def main() -> None:
+        front_end = FakeFrontEnd()
+        async with front_end.serving():
+            monkeypatch.setattr(socket, "getaddrinfo", counted)
+            url = front_end.url.replace("127.0.0.1", "localhost")
+            async with connections(Target(url=url, model="m")) as session:
+                assert asked_for == ["localhost"]
+                await asyncio.gather(*(stream(session, BODY) for _ in range(3)))
+
+    asyncio.run(main())
+    assert asked_for == ["localhost"]
 
 
 def test_a_name_that_nobody_has_is_a_failure_not_a_crash() -> None:

@@ -18,8 +18,7 @@ from contextlib import asynccontextmanager
 import msgspec
 
 from vdisagg.bench import load, loop
-from vdisagg.bench.client import Target, connections, stream
-from vdisagg.bench.connections import Connections
+from vdisagg.bench.client import Connections, Target, connections, stream
 from vdisagg.bench.progress import Progress
 from vdisagg.bench.samples import Sample
 

@@ -45,8 +45,8 @@ HEAD_START_ALONE_S = 0.05
 END_S = 2.0
 
 # What one process was measured to use (benchmarks/client.py), on a slow core.
-REQUEST_CPU_S = 400e-6
-CHUNK_CPU_S = 30e-6
+REQUEST_CPU_S = 750e-6
+CHUNK_CPU_S = 60e-6
 SHARE = 0.6
 """Of a core, that one process may need on average: what is beyond it is for bursts."""
 STREAMS = 2000

@@ -219,8 +219,7 @@ def bench(
     """
     if context.invoked_subcommand is not None:
         return
-    import asyncio
-
+    from vdisagg.bench import loop
     from vdisagg.bench.campaign import Campaign, parse_rates
     from vdisagg.bench.datasets.lengths import parse as parse_lengths
     from vdisagg.bench.options import Options, parse_max_failures
@@ -271,7 +270,7 @@ def bench(
             if name is not None and divisions:
                 _try_divisions(campaign, view, name, divisions, model, api_key_env)
             else:
-                asyncio.run(campaign.measure(sides))
+                loop.run(campaign.measure(sides))
         except KeyboardInterrupt:
             if save is not None and campaign.runs:
                 _save(campaign.outcome(by_ratio=bool(divisions)), save)
@@ -385,9 +384,9 @@ def _try_divisions(
     api_key_env: str | None,
 ) -> None:
     """Measure each division of the cluster's engines; leave the cluster as it was."""
-    import asyncio
     import json
 
+    from vdisagg.bench import loop
     from vdisagg.bench.campaign import Side
     from vdisagg.bench.targets import cluster_insight, cluster_target
     from vdisagg.cluster import record
@@ -410,7 +409,7 @@ def _try_divisions(
                 bring_up(topology, file)
             target = cluster_target(name, model, api_key_env)
             side = Side(target, str(division), insight=cluster_insight(name))
-            asyncio.run(campaign.measure([side]))
+            loop.run(campaign.measure([side]))
             view.end()
     finally:
         if now != division_of(before):
