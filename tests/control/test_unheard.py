@@ -193,6 +193,28 @@ def test_a_controller_that_is_killed_at_any_moment_leaves_no_handle(aborted: boo
 
 
 @pytest.mark.parametrize("seed", range(150))
+def test_connections_that_break_under_what_was_said_leave_no_handle(seed: int) -> None:
+    rng = random.Random(seed)
+    world = known(World(2, 2))
+    for i in range(30):
+        world.add(f"r{i}", max_tokens=rng.choice([1, 2, 5]))
+        for _ in range(rng.randrange(8)):
+            if moves := list(world.moves()):
+                rng.choice(moves)()
+        name = f"r{rng.randrange(i + 1)}"
+        if rng.random() < 0.3 and name not in world.aborted and not world.ended[name]:
+            world.abort(name)
+        away = [name for name, engine in world.engines.items() if not engine.connected]
+        if away and rng.random() < 0.7:
+            world.back(away[0])
+        elif not away and rng.random() < 0.3:
+            world.lose(rng.choice([*world.engines]), lambda count: rng.randrange(count + 1))
+    world.all_back()
+    world.drain()
+    check(world)
+
+
+@pytest.mark.parametrize("seed", range(150))
 def test_controllers_killed_again_and_again_leave_no_handle(seed: int) -> None:
     rng = random.Random(seed)
     world = known(World(2, 2))

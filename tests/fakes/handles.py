@@ -124,14 +124,16 @@ class World:
         self.aborted |= self.asked.keys()
         self._do(self.dispatch.front_lost(now=0.0))
 
-    def lose(self, name: str) -> None:
-        """The connection breaks, with nothing on its way to the engine.
-
-        (A message that is lost with the connection may have been a release: then the lease ends it.)
-        """
-        while self.engines[name].inbox:
+    def lose(self, name: str, lost: Callable[[int], int] = lambda count: 0) -> None:
+        """The connection breaks. `lost`: see take_over."""
+        engine = self.engines[name]
+        for _ in range(lost(len(engine.inbox))):
+            engine.inbox.pop()
+        for _ in range(lost(len(engine.outbox))):
+            engine.outbox.popleft()
+        while engine.inbox:
             self._deliver(name)
-        self.engines[name].connected = False
+        engine.connected = False
         self._do(self.dispatch.instance_lost(name, "cut", now=0.0, may_return=True))
 
     def back(self, name: str) -> None:

@@ -83,8 +83,15 @@ class Dispatch:
             lease_s=self.limits.lease_s,
             decode_alone=self.limits.decode_alone,
         )
-        self._legs = LegBook(self._ids, self._releases, self._placing, self.in_flight, self.ledger)
         self._unheard = Unheard(self.handover, self._releases, self.ledger)
+        self._legs = LegBook(
+            self._ids,
+            self._releases,
+            self._placing,
+            self.in_flight,
+            self._unheard,
+            self.ledger,
+        )
         self._flights = Flights(
             self.handover,
             self.ways,
@@ -390,6 +397,7 @@ class Dispatch:
             avoid = self._all_with(flight.prefill)
             return self._flights.fail(flight, reason, now=now, output=output, avoid=avoid)
         self._unheard.learn(flight.prefill, output.kv_transfer_params)
+        self._releases.caught_up(flight.prefill, flight.leg)
         if not self._still_linked(flight):
             reason = f"no working link from {flight.prefill} to a decode instance"
             release = self._releases.release(
@@ -546,9 +554,10 @@ class Dispatch:
                 return again
             self._legs.stepped(instance)
             return self._unheard.stepped(instance, now=now)
+        if self._unheard.expects(output.request_id):
+            return self._unheard.heard(instance, output, now=now)
         if not self._ids.is_foreign(output.request_id):
-            return self._releases.stray(output, now=now)
-        self._unheard.heard(output)
+            return self._releases.stray(instance, output, now=now)
         if output.finish_reason is None:
             return [Send(instance, wire.ABORT, wire.encode([output.request_id]))]
         if output.kv_transfer_params == wire.NIL:

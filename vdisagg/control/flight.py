@@ -141,6 +141,16 @@ class LegIds:
         self._sequence += 1
         return f"{leg}:{self._sequence:x}:{api}:{front_id}"
 
+    @property
+    def last(self) -> int:
+        """The sequence number of the last one."""
+        return self._sequence
+
+    @staticmethod
+    def sequence(leg: str) -> int:
+        """The sequence number of one of ours."""
+        return int(leg.split(":", 2)[1], 16)
+
     def is_foreign(self, leg: str) -> bool:
         """Whether an earlier controller has given this id to a leg of a request."""
         kind, _, rest = leg.partition(":")

@@ -14,6 +14,7 @@ from vdisagg.control.handover import Params
 from vdisagg.control.ledger import Ledger
 from vdisagg.control.placing import Placing
 from vdisagg.control.release import Releases
+from vdisagg.control.unheard import Unheard
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,7 @@ class LegBook:
         releases: Releases,
         placing: Placing,
         in_flight: Counter[str],
+        unheard: Unheard,
         ledger: Ledger,
     ) -> None:
         """`in_flight`: legs under way per instance, which is kept up here."""
@@ -46,6 +48,7 @@ class LegBook:
         self._releases = releases
         self._placing = placing
         self._in_flight = in_flight
+        self._unheard = unheard
         self._ledger = ledger
         self._orphans: dict[str, list[Orphan]] = {}
         self._aborted: dict[str, list[Orphan]] = {}
@@ -99,6 +102,9 @@ class LegBook:
         if over:
             return []
         if flight.stage is Stage.PREFILL:
+            if flight.at == lost:
+                self._unheard.add(flight.leg, lost)
+                return []
             self._releases.abandon(flight.leg, flight.link, now=now)
         if flight.at == lost:
             handle = flight.handle if flight.unread else wire.NIL
@@ -121,6 +127,8 @@ class LegBook:
     def lost(self, name: str) -> None:
         """An engine can't be reached: it may not have heard what it was told."""
         self._orphans.setdefault(name, []).extend(self._aborted.pop(name, ()))
+        for leg in self._releases.unsure(name):
+            self._unheard.add(leg, name)
 
     def back(self, name: str, *, now: float) -> list[Action]:
         """An engine can be reached again: stop what it still does for requests that went elsewhere.

@@ -6,12 +6,13 @@ when it takes a step, and an engine without work takes none. So every release is
 *nudge*: a dummy request of one token.
 
 An abort may cross prefill's last output on the way. The leg's id therefore stays on a list of
-*abandoned* legs until the lease would have ended; a handle that still arrives is released.
+*abandoned* legs until the engine has ended one that was sent after the abort, or the lease would have
+ended; a handle that still arrives is released.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -33,6 +34,8 @@ class _Abandoned:
 
     link: Pair
     expires: float
+    before: int
+    """Legs with higher sequence numbers were sent after its abort."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,8 @@ class Releases:
         self._links = links
         self._ids = ids
         self._ledger = ledger or NoLedger()
-        self._abandoned: dict[str, _Abandoned] = {}
+        self._abandoned: dict[str, dict[str, _Abandoned]] = {}
+        """By prefill engine and leg."""
         self._owed: list[_Owed] = []
         self._entrusted: dict[str, list[_Owed]] = {}
         """Releases by the engine that was told of them, until it is sure that it knows."""
@@ -64,7 +68,24 @@ class Releases:
 
     def abandon(self, leg: str, link: Pair, *, now: float) -> None:
         """Nobody waits for this prefill leg any more."""
-        self._abandoned[leg] = _Abandoned(link, now + LEASE_S)
+        abandoned = _Abandoned(link, now + LEASE_S, self._ids.last)
+        self._abandoned.setdefault(link[0], {})[leg] = abandoned
+
+    def caught_up(self, prefill: str, leg: str) -> None:
+        """An engine has ended this leg: what it had to say of those abandoned before, it has said."""
+        if abandoned := self._abandoned.get(prefill):
+            sequence = self._ids.sequence(leg)
+            self._forget(abandoned, [k for k, v in abandoned.items() if v.before < sequence])
+
+    def unsure(self, prefill: str) -> list[str]:
+        """Abandoned legs of an engine that can't be reached: it may not have heard of the abort, or what it
+        has said may be lost. They are somebody else's from now on."""
+        return [*self._abandoned.pop(prefill, ())]
+
+    def _forget(self, abandoned: dict[str, _Abandoned], legs: Iterable[str]) -> None:
+        for leg in legs:
+            del abandoned[leg]
+            self._ledger.over(leg)
 
     def release(
         self, link: Pair, handle: msgspec.Raw, *, leg: str, now: float, lost: str = ""
@@ -110,9 +131,9 @@ class Releases:
             self._ledger.over(given.leg)
         return []
 
-    def stray(self, output: wire.Output, *, now: float) -> list[Action]:
+    def stray(self, instance: str, output: wire.Output, *, now: float) -> list[Action]:
         """An output of a leg that has no flight: a release, an abandoned or aborted leg."""
-        abandoned = self._abandoned.pop(output.request_id, None)
+        abandoned = self._abandoned.get(instance, {}).pop(output.request_id, None)
         if abandoned is None:
             return []
         leg, handle = output.request_id, output.kv_transfer_params
@@ -129,9 +150,8 @@ class Releases:
 
     def tick(self, *, now: float) -> list[Action]:
         """Give back what could not be before, and forget what the end of its lease has."""
-        for leg in [k for k, v in self._abandoned.items() if v.expires <= now]:
-            del self._abandoned[leg]
-            self._ledger.over(leg)
+        for abandoned in self._abandoned.values():
+            self._forget(abandoned, [k for k, v in abandoned.items() if v.expires <= now])
         owed, self._owed = self._owed, []
         actions: list[Action] = []
         for one in owed:

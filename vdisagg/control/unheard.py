@@ -1,4 +1,5 @@
-"""Prefill legs of an earlier controller, whose handles may have been lost with it. Pure.
+"""Prefill legs whose handles may have been lost on their way: with a connection, or with the controller before
+this one. Pure.
 
 Nobody else knows of such a handle, so its blocks would be kept until the lease ends. Each leg is aborted where
 it may still be worked on, as soon as that engine is connected again; and the engine takes a step. Engines'
@@ -53,14 +54,31 @@ class Unheard:
             self._samples[prefill] = handle
             self._ledger.sample(prefill, bytes(handle))
 
-    def heard(self, output: wire.Output) -> None:
-        """An engine has said something of an earlier controller's leg."""
-        leg = self._legs.get(output.request_id)
-        if leg is None or (leg.leg == leg.under and output.finish_reason is None):
-            return
-        del self._legs[output.request_id]
-        if leg.leg != leg.under or output.kv_transfer_params == wire.NIL:
-            self._ledger.over(leg.leg)  # decode has read it; prefill has made none
+    def add(self, leg: str, prefill: str) -> None:
+        """A leg of our own, which an engine was at when its connection broke."""
+        self._legs[leg] = OpenLeg(leg, prefill, prefill, leg)
+
+    def expects(self, under: str) -> bool:
+        """Whether this is such a leg."""
+        return under in self._legs
+
+    def heard(self, instance: str, output: wire.Output, *, now: float) -> list[Action]:
+        """An engine has said something of a leg that is expected."""
+        under, handle = output.request_id, output.kv_transfer_params
+        leg = self._legs[under]
+        stop = Send(instance, wire.ABORT, wire.encode([under]))
+        if leg.under != leg.leg:  # decode has read it
+            del self._legs[under]
+            self._ledger.over(leg.leg)
+            return [stop] if output.finish_reason is None else []
+        if output.finish_reason is None:
+            return [stop]
+        del self._legs[under]
+        if handle == wire.NIL:
+            self._ledger.over(leg.leg)
+            return []
+        self.learn(instance, handle)
+        return self._releases.release((instance, ""), handle, leg=leg.leg, now=now)
 
     def back(self, name: str) -> list[Action]:
         """An engine is connected again. It has to be nudged after this."""
