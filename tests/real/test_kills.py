@@ -25,6 +25,8 @@ pytestmark = pytest.mark.real
 
 TRUTH_S = 2.0
 RESTART_S = 120.0
+GONE_S = 15.0
+"""So long may it take until a whole tree of processes is gone, its leader and guard killed."""
 
 
 def recorded_processes(cluster: RealCluster) -> dict[str, Any]:
@@ -172,13 +174,19 @@ def test_d08_a_killed_up_is_told_and_the_next_up_goes_on_with_what_runs(
 def test_d06_taking_one_cluster_down_leaves_another_alone(
     target: RealCluster, tmp_path: Path
 ) -> None:
-    """Two clusters on one machine, defaults for all ports but HTTP: one dies, one serves on."""
-    other = cluster_at(tmp_path, "other", "tiny")
+    """Two clusters on one machine, defaults for all ports but HTTP: one dies, is taken down and comes up
+    again, one serves on."""
+    other = cluster_at(tmp_path, "other", "tiny", timeouts={"stop_s": 5})
     try:
         other.up()
         os.kill(guard(other, "d0"), signal.SIGKILL)
         os.kill(leader(other, "d0"), signal.SIGKILL)
+        killed = time.monotonic()
         assert ask(target) == 200
+        other.down()  # which sees that nothing is left
+        assert time.monotonic() - killed < GONE_S
+        other.up()
+        assert ask(other) == 200
     finally:
         other.down()
     assert ask(target) == 200
