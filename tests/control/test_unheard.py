@@ -114,10 +114,18 @@ def test_an_engine_that_is_lost_again_is_asked_again() -> None:
 def test_blocks_of_an_engine_that_has_ended_are_nobodys() -> None:
     heir = Heir(COMPUTING, OpenLeg("p:12:0:s", "p0", "d0", "d:13:0:s"))
     heir.dispatch.instance_lost("p0", "dead", now=1.0)
+    heir.dispatch.instance_renewed("p0")
     heir.back("d0")
     assert released(heir.step("d0", "n:1001:-1:d0")) == []
     assert heir.dispatch.tick(now=3.0) == []
     assert Heir(COMPUTING, alive=["d0"]).back("p0") == Heir().back("p0")
+
+
+def test_an_engine_that_is_back_after_it_was_given_up_gives_its_blocks_back() -> None:
+    heir = Heir(COMPUTING)
+    assert released(heir.dispatch.instance_lost("p0", "silent", now=1.0)) == []
+    heir.back("p0")
+    assert released(heir.step("p0", "n:1001:-1:p0")) == [("d0", P_LEG)]
 
 
 def test_what_a_decode_engine_that_has_ended_was_to_read_is_given_back_through_another() -> None:
@@ -206,6 +214,8 @@ def test_connections_that_break_under_what_was_said_leave_no_handle(seed: int) -
             world.abort(name)
         away = [name for name, engine in world.engines.items() if not engine.connected]
         if away and rng.random() < 0.7:
+            if rng.random() < 0.3:
+                world.give_up(away[0])
             world.back(away[0])
         elif not away and rng.random() < 0.3:
             world.lose(rng.choice([*world.engines]), lambda count: rng.randrange(count + 1))

@@ -136,6 +136,10 @@ class World:
         engine.connected = False
         self._do(self.dispatch.instance_lost(name, "cut", now=0.0, may_return=True))
 
+    def give_up(self, name: str) -> None:
+        """It has been away for too long."""
+        self._do(self.dispatch.instance_lost(name, "silent", now=0.0))
+
     def back(self, name: str) -> None:
         """The connection is there again."""
         self.engines[name].connected = True
@@ -152,6 +156,7 @@ class World:
     def restart(self, name: str) -> None:
         """Another engine takes its place."""
         self.engines[name] = Engine()
+        self.dispatch.instance_renewed(name)
 
     def take_over(self, lost: Callable[[int], int]) -> None:
         """The controller is killed, and another one begins; the engines are `back` later.

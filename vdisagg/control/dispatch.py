@@ -254,9 +254,15 @@ class Dispatch:
                 actions += self._flights.fail(flight, what, now=now, lost=name, avoid=avoid)
         if not may_return:
             actions += self._legs.buried(name, now=now)
-            actions += self._unheard.gone(name, now=now)
-            self.ledger.gone(name)
+            actions += self._unheard.buried(name, now=now)
         return actions + self._flights.admit(now=now)
+
+    def instance_renewed(self, name: str) -> None:
+        """Another engine core is in the place of one that was lost: nothing is left of that one."""
+        self._releases.renewed(name)
+        self._legs.renewed(name)
+        self._unheard.renewed(name)
+        self.ledger.gone(name)
 
     def instance_back(self, name: str, *, now: float) -> list[Action]:
         """The same engine is connected again: what it still does for requests that went elsewhere is

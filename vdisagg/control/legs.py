@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -148,14 +148,21 @@ class LegBook:
         return actions
 
     def buried(self, name: str, *, now: float) -> list[Action]:
-        """An engine is dead: release what it was to read, through another one."""
+        """An engine is given up: release what it was to read, through another one. Should it be back all
+        the same, it is still to stop."""
         actions: list[Action] = []
-        for orphan in self._orphans.pop(name, ()):
+        orphans = self._orphans.pop(name, [])
+        self._orphans[name] = [replace(orphan, handle=wire.NIL) for orphan in orphans]
+        for orphan in orphans:
             if orphan.handle != wire.NIL:
                 actions += self._releases.release(
                     orphan.link, orphan.handle, leg=orphan.source, now=now, lost=name
                 )
         return actions
+
+    def renewed(self, name: str) -> None:
+        """Another engine core has taken the place: it knows of nothing."""
+        self._orphans.pop(name, None)
 
     def waiting_since(self) -> dict[str, float]:
         """By instance: when the oldest of the legs began that are under way there."""

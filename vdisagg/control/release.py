@@ -148,6 +148,11 @@ class Releases:
         self._nudges.pop(name, None)
         self._nudge_again.discard(name)
 
+    def renewed(self, name: str) -> None:
+        """Another engine core has taken the place: what the one before kept is gone."""
+        self._abandoned.pop(name, None)
+        self._owed = [one for one in self._owed if one.link[0] != name]
+
     def tick(self, *, now: float) -> list[Action]:
         """Give back what could not be before, and forget what the end of its lease has."""
         for abandoned in self._abandoned.values():

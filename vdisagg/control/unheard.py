@@ -39,7 +39,7 @@ class Unheard:
         self, legs: Iterable[OpenLeg], samples: Mapping[str, bytes], alive: Collection[str]
     ) -> None:
         """What an earlier controller has left open. `alive`: engines that have outlived it, as far as is
-        known; `back` or `gone` will be said of each."""
+        known; `back` or `buried` will be said of each."""
         self._samples = {name: msgspec.Raw(sample) for name, sample in samples.items()}
         for leg in legs:
             if leg.prefill not in alive:
@@ -93,27 +93,32 @@ class Unheard:
         if name not in self._asked:
             return []
         self._asked.discard(name)
-        return self._no_more_of(name, now=now)
+        return self._no_more_of(name, stepped=True, now=now)
 
     def lost(self, name: str) -> None:
         """An engine can't be reached: it may not have heard what it was told."""
         self._asked.discard(name)
 
-    def gone(self, name: str, *, now: float) -> list[Action]:
-        """An engine has ended."""
+    def buried(self, name: str, *, now: float) -> list[Action]:
+        """An engine is given up. Should it be back all the same, it still has what it keeps."""
+        self._asked.discard(name)
+        return self._no_more_of(name, now=now)
+
+    def renewed(self, name: str) -> None:
+        """Another engine core has taken the place: nobody keeps anything of that one's."""
         self._asked.discard(name)
         self._samples.pop(name, None)
         self._legs = {k: leg for k, leg in self._legs.items() if leg.prefill != name}
-        return self._no_more_of(name, now=now)
 
     def tick(self, *, now: float) -> list[Action]:
         """Give back what could not be before, for want of a sample."""
         return self._no_more_of("", now=now) if self._legs else []
 
-    def _no_more_of(self, name: str, *, now: float) -> list[Action]:
-        """Nothing more will be heard of the legs at an engine."""
+    def _no_more_of(self, name: str, *, now: float, stepped: bool = False) -> list[Action]:
+        """Nothing more will be heard of the legs at an engine; of prefill's own, if it has `stepped`."""
         actions: list[Action] = []
-        for leg in [leg for leg in self._legs.values() if leg.at == name]:
+        legs = [one for one in self._legs.values() if one.at == name]
+        for leg in [one for one in legs if stepped or one.prefill != name]:
             leg.at = ""
             sample = self._samples.get(leg.prefill)
             if sample is not None:
