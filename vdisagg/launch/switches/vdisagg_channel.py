@@ -42,8 +42,8 @@ KEPT_MESSAGES = 4096
 KEPT_BYTES = 64 << 20
 """How much is kept to be sent again: several seconds of requests. The oldest go first."""
 
-WAIT_S = 3.0
-"""How long a message waits for a controller; a restart takes about one second."""
+WAIT_S = 10.0
+"""How long a message waits for a controller; a restart takes about one second, on a crowded machine several."""
 
 RETRY_S = 0.005
 ASK_S = 0.5
