@@ -12,8 +12,10 @@ import pytest
 from fakes.cluster import Cluster
 from fakes.engine import continuation
 from fakes.front import FakeFront
-from vdisagg.control import wire
+from vdisagg.cluster.leftovers import JOURNAL_FILE
+from vdisagg.control import entries, wire
 from vdisagg.control.controller import Controller
+from vdisagg.control.recall import recall
 
 Clusters = Callable[..., Cluster]
 PROMPT = list(range(40))
@@ -96,6 +98,22 @@ def test_blocks_whose_handle_went_down_with_the_controller_are_given_back(
         assert cluster.front.finish(request) == continuation(prompt, 16)
     cluster.until(lambda: cluster.store.held == {})
     assert cluster.store.misread == []
+
+
+def test_a_restarted_engine_has_a_sample_of_its_own(cluster_of: Clusters) -> None:
+    cluster = cluster_of().up()
+
+    def sample() -> bytes | None:
+        journal = entries.read(cluster.directory / JOURNAL_FILE)
+        return recall(entry for _, entry in journal).samples.get("p0")
+
+    first = sample()
+    assert first is not None
+    cluster.engines["p0"].kill()
+    cluster.launch("p0")
+    cluster.until(lambda: cluster.instance("p0").generation == 2)
+    cluster.until(lambda: all(link.state == "warm" for link in cluster.status().links))
+    assert sample() not in (None, first)
 
 
 def test_an_answer_that_cannot_be_continued_ends_in_an_error(cluster_of: Clusters) -> None:

@@ -187,7 +187,7 @@ class Controller:
         self._signal(name, Signal.LAUNCHED)
         if state in ("ready", "suspect", "draining", "dead"):
             self._lose(name, "a new engine core took its place")
-            self.dispatch.instance_renewed(name)
+        self.dispatch.instance_renewed(name)
         self._ready_payloads.pop(name, None)
         self._purges.renewed(name)
         self._signal(name, Signal.HELLO)
