@@ -3,7 +3,7 @@
     .venv/bin/python benchmarks/client.py
     .venv/bin/python benchmarks/client.py --rate 400 --tokens 16 --workers 2
 
-Three loads, 40 s in all: 2,000 streams at once at 200 requests/s; short answers; dense streams. Of each: how
+Three loads, 45 s in all: 2,000 streams at once at 200 requests/s; short answers; dense streams. Of each: how
 late requests were sent, how much later than the server the client saw first tokens, and the CPU time of
 the client, which the last two divide into so much a request and so much a chunk. The server runs in
 a process of its own; where cores are shared, what it was late by itself is told too. Rows say the
