@@ -4,8 +4,9 @@
     .venv/bin/python benchmarks/agree.py --name demo --tokenizer .cache/models/SmolLM2-135M-Instruct
 
 Each round runs one of them and then the other, in an order that changes from round to round. Printed is a
-table in Markdown: of each metric the rounds' values by either, and the ratio of their medians. Rounds of
-the same tool differ too; by how much is what the ratio is to be held against.
+table in Markdown: of each metric the rounds' values by either and the ratio of their
+medians. Rounds of the same tool differ too; by how much is what the ratio is to be held against. Poisson
+arrivals are drawn by each tool anew: with --even both send on the same beat.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from pathlib import Path
 from vdisagg.bench.targets import cluster_target
 
 BIN = Path(sys.executable).parent
+EVEN = "1e9"
+"""As a burstiness: gaps that are equal to all digits that count."""
 METRICS: dict[str, tuple[Callable[[dict], float], str]] = {
     "TTFT mean (ms)": (lambda r: r["ttft"]["mean"] * 1000, "mean_ttft_ms"),
     "TTFT p50 (ms)": (lambda r: r["ttft"]["median"] * 1000, "median_ttft_ms"),
@@ -43,6 +46,7 @@ def ours(args: argparse.Namespace, seed: int) -> list[float]:
     words = [
         *(str(BIN / "vdisagg"), "bench", "--name", args.name, "--json"),
         *("--rate", str(args.rate), "--num-requests", str(args.requests), "--seed", str(seed)),
+        *("--burstiness", "inf" if args.even else "1"),
         *("--input-len", str(args.input_len), "--output-len", str(args.output_len)),
     ]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
@@ -63,6 +67,7 @@ def theirs(args: argparse.Namespace, seed: int) -> list[float]:
             *("--random-output-len", str(args.output_len), "--ignore-eos", "--temperature", "0"),
             *("--num-prompts", str(args.requests), "--request-rate", str(args.rate)),
             *("--num-warmups", "2", "--seed", str(seed), "--save-result"),
+            *("--burstiness", EVEN if args.even else "1"),
             *("--percentile-metrics", "ttft,tpot,itl,e2el", "--metric-percentiles", "50,99"),
             *("--result-dir", directory, "--result-filename", "result.json"),
         ]
@@ -93,6 +98,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--rate", type=float, default=2.0)
     parser.add_argument("--requests", type=int, default=100)
+    parser.add_argument(
+        "--even", action="store_true", help="an even beat: the same arrivals for both"
+    )
     parser.add_argument("--input-len", type=int, default=128)
     parser.add_argument("--output-len", type=int, default=32)
     args = parser.parse_args()
