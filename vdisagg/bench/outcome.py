@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 
 import msgspec
@@ -12,6 +11,7 @@ from vdisagg.bench.result import Result
 from vdisagg.bench.samples import Sample
 from vdisagg.bench.sweep import Ratios, Sweep
 from vdisagg.bench.verdict import Verdict
+from vdisagg.bench.whole import write_whole
 from vdisagg.errors import Failure, UsageError
 
 
@@ -47,22 +47,7 @@ class _Keys(msgspec.Struct):
 
 def save(outcome: Outcome, path: Path) -> None:
     """Write it as JSON, whole or not at all. Raises Failure when the disk says no."""
-    text = msgspec.json.format(msgspec.json.encode(outcome)) + b"\n"
-    try:
-        with tempfile.NamedTemporaryFile(
-            dir=path.parent, prefix=f".{path.name}", delete=False
-        ) as file:
-            half = Path(file.name)
-            try:
-                file.write(text)
-                file.flush()
-                half.chmod(0o644)
-                half.replace(path)
-            except OSError:
-                half.unlink(missing_ok=True)
-                raise
-    except OSError as exc:
-        raise Failure(f"{path}: can't be written: {exc.strerror}") from exc
+    write_whole(path, msgspec.json.format(msgspec.json.encode(outcome)) + b"\n")
 
 
 def load(path: Path) -> Outcome:

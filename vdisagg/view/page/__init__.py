@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vdisagg.bench.verdict import with_doubts
+from vdisagg.bench.whole import write_whole
 from vdisagg.errors import Failure
 from vdisagg.view.page import inside, latency, rates, tables, traffic
 from vdisagg.view.page.figure import Figure, Side, sides
@@ -39,22 +39,7 @@ def ready(path: Path) -> None:
 
 def write(outcome: Outcome, path: Path) -> None:
     """The page as a file: whole, or not at all. Raises Failure naming the path."""
-    text = page(outcome)
-    try:
-        with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", delete=False
-        ) as file:
-            temporary = Path(file.name)
-            try:
-                file.write(text)
-                file.close()
-                temporary.chmod(0o644)
-                temporary.replace(path)
-            except BaseException:
-                temporary.unlink(missing_ok=True)
-                raise
-    except OSError as exc:
-        raise Failure(f"{path}: can't be written: {exc.strerror or exc}") from exc
+    write_whole(path, page(outcome).encode())
 
 
 def page(outcome: Outcome) -> str:
