@@ -170,3 +170,9 @@ def test_json_has_all_of_it() -> None:
 
 def test_columns_without_a_width_never_wrap() -> None:
     assert columns([("A", "B"), ("1", "x " * 100)])[1] == "1  " + ("x " * 100).strip()
+
+
+def test_requests_that_wanted_one_engine_are_counted_where_there_are_any() -> None:
+    text = status_text(view(colocated=3), now=NOW)
+    assert text.endswith("\ncolocated, as their clients asked: 3")
+    assert "colocated" not in status_text(view(), now=NOW)

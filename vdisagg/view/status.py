@@ -137,6 +137,8 @@ def _totals(view: ClusterView) -> str:
         f"{totals.failed} failed, {totals.aborted} aborted; {totals.output_tokens} output tokens; "
         f"{totals.handles_held} KV hand-overs held"
     ]
+    if totals.colocated:
+        lines.append(f"colocated, as their clients asked: {totals.colocated}")
     if saved:
         lines.append(f"after failures: {', '.join(saved)}")
     return "\n".join(lines)
