@@ -46,8 +46,11 @@ def kill(pid: int) -> None:
 
 
 def _lives(pid: int) -> bool:
+    """A zombie with threads that have not ended yet still holds its ports."""
+    entry = Path("/proc") / str(pid)
     try:
-        return "State:\tZ" not in (Path("/proc") / str(pid) / "status").read_text()
+        ended = "State:\tZ" in (entry / "status").read_text()
+        return not ended or len(list((entry / "task").iterdir())) > 1
     except OSError:
         return False
 

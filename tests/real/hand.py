@@ -38,14 +38,14 @@ class Ended:
 class Hand:
     """Endpoints for all instances of a cluster whose controller has gone. See EngineEvents."""
 
-    def __init__(self, cluster: RealCluster) -> None:
+    def __init__(self, cluster: RealCluster, sockets: Sockets) -> None:
         found = recorded(cluster)
         self.dead: list[str] = []
         self._cluster = cluster
         self._connected: set[str] = set()
         self._outputs: dict[str, list[wire.Output]] = {}
         self._legs = 0
-        self.sockets = Sockets()
+        self.sockets = sockets
         before = saved.read(cluster.state, created=found.created, say=print)
         assert before is not None
         self._endpoints = {}
@@ -139,8 +139,8 @@ def hand_on(cluster: RealCluster) -> Iterator[Hand]:
     """Takes the controller's place, for good: it and its guard are gone afterwards."""
     for pid in reversed(pids(cluster, "controller")):
         kill(pid)
-    hand = Hand(cluster)
+    sockets = Sockets()
     try:
-        yield hand
+        yield Hand(cluster, sockets)
     finally:
-        hand.sockets.close()
+        sockets.close()
