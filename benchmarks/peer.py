@@ -28,8 +28,9 @@ import processes
 import sides
 
 from vdisagg import __version__
+from vdisagg.bench.options import Options
 from vdisagg.bench.report import Report, Spread
-from vdisagg.bench.run import Options, run
+from vdisagg.bench.run import run
 from vdisagg.errors import Error
 
 ROOT = Path(__file__).parent.parent

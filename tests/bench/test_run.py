@@ -10,11 +10,12 @@ from fakes.http_front_end import FakeFrontEnd, completion
 from vdisagg.bench.client import Target
 from vdisagg.bench.datasets.lengths import Lengths
 from vdisagg.bench.insight import Insight
-from vdisagg.bench.options import parse_max_failures
+from vdisagg.bench.options import Options, parse_max_failures
 from vdisagg.bench.outcome import Outcome, load, save
-from vdisagg.bench.result import LoadPoint
-from vdisagg.bench.run import Options, Result, cluster_target, given_target, run
+from vdisagg.bench.result import LoadPoint, Result
+from vdisagg.bench.run import run
 from vdisagg.bench.samples import Phases
+from vdisagg.bench.targets import cluster_target, given_target
 from vdisagg.errors import Failure, UsageError
 
 SMALL = {"input_len": 5, "output_len": 3}

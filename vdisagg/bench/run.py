@@ -17,14 +17,11 @@ from vdisagg.bench.datasets.lengths import Lengths
 from vdisagg.bench.datasets.load import Load
 from vdisagg.bench.datasets.load import asks as asks_of
 from vdisagg.bench.insight import Insight
-from vdisagg.bench.options import Options as Options
+from vdisagg.bench.options import Options
 from vdisagg.bench.progress import Progress
 from vdisagg.bench.report import Length, Settings, report
-from vdisagg.bench.result import Result as Result
+from vdisagg.bench.result import Result
 from vdisagg.bench.samples import Sample
-from vdisagg.bench.targets import cluster_insight as cluster_insight
-from vdisagg.bench.targets import cluster_target as cluster_target
-from vdisagg.bench.targets import given_target as given_target
 from vdisagg.bench.tokens import tokenizer
 from vdisagg.bench.worker import Item, Job
 from vdisagg.errors import UsageError
