@@ -78,10 +78,16 @@ class Browser:
         shutil.rmtree(self._profile, ignore_errors=True)
 
     def prefer(self, scheme: str) -> None:
-        """Light or dark."""
+        """Light or dark; the page hears of it in one of the next frames."""
         feature = {"name": "prefers-color-scheme", "value": scheme}
         self.ask("Emulation.setEmulatedMedia", features=[feature])
-        self.evaluate("new Promise((done) => requestAnimationFrame(() => done(0)))")
+
+    def wait_for(self, expression: str, value: object) -> None:
+        """Look at an expression once per frame until it has this value."""
+        deadline = time.monotonic() + PATIENCE_S
+        while (seen := self.evaluate(expression)) != value:
+            assert time.monotonic() < deadline, f"{expression} is {seen!r}, not {value!r}"
+            self.evaluate("new Promise((done) => requestAnimationFrame(() => done(0)))")
 
     def open(self, path: Path) -> None:
         """Load a file in a new tab, in light colours, and wait until its scripts have run."""
@@ -95,10 +101,6 @@ class Browser:
         self.heard.clear()
         self.ask("Page.navigate", url=path.as_uri())
         self._wait_for("Page.loadEventFired")
-
-    def _create(self) -> str:
-        created: str = self.ask("Target.createTarget", url="about:blank")["targetId"]
-        return created
 
     def evaluate(self, expression: str) -> Any:
         """A JavaScript expression's value; a promise's, when it is there."""

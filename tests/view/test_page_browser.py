@@ -74,7 +74,7 @@ def test_two_runs_are_drawn_light_dark_and_on_paper(browser: Browser, tmp_path: 
     assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
     browser.prefer("dark")
-    assert browser.evaluate(COLOR) == "rgb(90, 169, 255)"
+    browser.wait_for(COLOR, "rgb(90, 169, 255)")
     browser.evaluate("dispatchEvent(new Event('beforeprint'))")
     assert browser.evaluate(COLOR) == "rgb(10, 102, 194)"
     assert (
