@@ -355,6 +355,38 @@ def test_what_a_lost_engine_still_says_of_a_continued_answer_reaches_nobody() ->
     assert desk.hear("d0", wire.Output("d:2:0:r", [8, 9])) == []
 
 
+@pytest.mark.parametrize("given_up", [True, False])
+def test_what_was_given_back_without_a_decode_engine_that_returns_it_may_have_read_too_late(
+    given_up: bool,
+) -> None:
+    desk = Desk(*SQUARE).decoding()
+    links = desk.links
+    without(desk, "d0")
+    desk.dispatch.instance_lost("d0", "cut", now=4.0, may_return=True)
+    if given_up:
+        ((where, what), _) = sends(desk.dispatch.instance_lost("d0", "silent", now=9.0))
+        assert (where, what[:5]) == ("d1", "ADD r"), "prefill may use these blocks for others now"
+    desk.links = links
+    actions = desk.dispatch.instance_back("d0", now=10.0)
+    assert actions[0] == abort("d0", "d:2:0:r")
+    assert (Tainted("d0") in actions) is given_up
+    assert Tainted("d0") not in desk.dispatch.instance_back("d0", now=11.0), "once"
+
+
+def test_what_a_decode_engine_had_read_before_it_was_given_up_is_believed() -> None:
+    desk = Desk(*SQUARE).decoding()
+    desk.hear("d0", wire.Output("d:2:0:r", [7]))
+    desk.dispatch.instance_lost("d0", "silent", now=9.0)
+    assert Tainted("d0") not in desk.dispatch.instance_back("d0", now=10.0)
+
+
+def test_another_engine_core_in_the_place_has_read_nothing() -> None:
+    desk = Desk(*SQUARE).decoding()
+    desk.dispatch.instance_lost("d0", "dead", now=9.0)
+    desk.dispatch.instance_renewed("d0")
+    assert Tainted("d0") not in desk.dispatch.instance_back("d0", now=10.0)
+
+
 def test_a_mismatch_is_computed_anew_out_of_no_cache_and_nothing_of_it_is_passed_on() -> None:
     desk = Desk(*SQUARE).decoding()
     actions = desk.hear("d0", wire.Output("d:2:0:r", [99]))

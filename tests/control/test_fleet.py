@@ -493,3 +493,31 @@ def test_status_of_what_was_never_launched_is_plain() -> None:
     assert planned.since == 1000.5
     (link,) = fleet.link_status(to_unix=1000.0)
     assert (link.state, link.last_beat) == ("cold", None)
+
+
+def test_an_engine_with_a_tainted_prefix_cache_gets_no_requests_and_its_links_stay_warm() -> None:
+    fleet = up(1, 2)
+    (note,) = fleet.taint("d0")
+    assert note == Note("d0", "takes no new requests until its prefix cache is empty")
+    assert fleet.taint("d0") == []
+    assert (fleet.routable(), fleet.working_decode()) == ([("p0", "d1")], ["d1"])
+    assert fleet.working() == ["p0", "d1"]
+    assert {link.state for link in fleet.links.values()} == {"warm"}
+    assert fleet.hopeful(), "requests may wait for it"
+    assert fleet.clean("d0") == [Note("d0", "its prefix cache is empty")]
+    assert fleet.clean("d0") == []
+    assert fleet.routable() == [("p0", "d0"), ("p0", "d1")]
+
+
+def test_why_the_only_decode_engine_takes_nothing_is_told() -> None:
+    fleet = up()
+    fleet.taint("d0")
+    assert fleet.why_no_link().endswith("; d0 has to empty its prefix cache first")
+
+
+def test_another_engine_core_in_the_place_of_a_tainted_one_is_clean() -> None:
+    fleet = up()
+    fleet.taint("d0")
+    launch(fleet, "d0", now=5.0)
+    prove(fleet, LINK, 6.0)
+    assert fleet.routable() == [LINK]

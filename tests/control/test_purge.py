@@ -58,3 +58,13 @@ def test_a_lost_engine_is_told_again_and_a_new_one_is_not() -> None:
 
 def test_answers_to_the_front_ends_calls_are_not_ours() -> None:
     assert not Purges().answered("d0", wire.UtilityOutput(7), now=1.0)
+
+
+def test_what_an_earlier_controller_owed_is_asked_for_once_the_engine_is_there() -> None:
+    purges = Purges()
+    purges.owe("d0", now=1.0)
+    assert purges.wants("d0")
+    assert purges.tick(now=1.0, ready=lambda _: False) == []
+    assert purges.tick(now=2.0, ready=lambda _: True) == [told(1)]
+    purges.answered("d0", answer(1), now=2.5)
+    assert not purges.wants("d0")

@@ -12,7 +12,7 @@ from fakes.handles import World
 from fakes.messages import abort, handle, outputs, prefilled, sends
 from fakes.ways import FakeWays
 from vdisagg.control import wire
-from vdisagg.control.actions import Action, Send
+from vdisagg.control.actions import Action, Send, Tainted
 from vdisagg.control.dispatch import Dispatch, Limits
 from vdisagg.control.handover import Nixl
 from vdisagg.control.ledger import OpenLeg
@@ -101,6 +101,17 @@ def test_what_was_handed_on_is_given_back_unless_decode_says_that_it_has_read_it
     heir.back("d0")
     assert heir.hear("d0", wire.Output(D_LEG, [7])) == [abort("d0", D_LEG)]
     assert released(heir.step("d0", "n:1001:-1:d0")) == []
+
+
+@pytest.mark.parametrize("leg", [HANDED, COMPUTING], ids=["handed on", "computing"])
+def test_an_engine_that_returns_after_its_handle_was_given_back_may_have_read_it_too_late(
+    leg: OpenLeg,
+) -> None:
+    heir = Heir(leg)
+    heir.dispatch.instance_lost("d0", "silent", now=1.0)
+    back = heir.back("d0")
+    assert (Tainted("d0") in back) is (leg is HANDED)
+    assert Tainted("d0") not in heir.back("d0"), "once"
 
 
 def test_an_engine_that_is_lost_again_is_asked_again() -> None:

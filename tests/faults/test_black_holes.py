@@ -121,10 +121,33 @@ def test_e02_a_black_hole_is_told_in_time_and_every_request_is_answered(
     cluster.until(cluster.all_warm, PATIENCE_S)
     assert cluster.instance(victim).generation == generation, "it is the same engine"
     cluster.nothing_is_left()
-    assert cluster.store.misread == []
+    if ("reset_prefix_cache", [True]) not in cluster.engine(victim).utilities:
+        # A probe's salt is its own: what it reads too late answers nobody else.
+        assert [leg for leg in cluster.store.misread if ":-1:" not in leg] == []
     for _ in range(4):
         assert cluster.front.generate(PROMPT) == continuation(PROMPT, 16)
     assert any(victim in line for line in cluster.events()), told_s
+
+
+def test_what_decode_reads_too_late_when_its_hole_heals_answers_no_other_request(
+    cluster: Holes,
+) -> None:
+    """Its handles have been given back through the other one by then."""
+    d0 = cluster.engine("d0")
+    d0.black_hole()
+    asked = [cluster.front.add(PROMPT, max_tokens=12, logprobs=1) for _ in range(4)]
+    for name in asked:
+        assert cluster.front.finish(name, PATIENCE_S) == continuation(PROMPT, 12)
+    cluster.until(lambda: cluster.instance("d0").state == "dead", PATIENCE_S)
+    assert ("reset_prefix_cache", [True]) not in d0.utilities
+    d0.heal()
+    cluster.until(lambda: "d0: its prefix cache is empty" in cluster.events(), PATIENCE_S)
+    assert "d0: takes no new requests until its prefix cache is empty" in cluster.events()
+    assert ("reset_prefix_cache", [True]) in d0.utilities
+    cluster.until(cluster.all_warm, PATIENCE_S)
+    for _ in range(4):
+        assert cluster.front.generate(PROMPT) == continuation(PROMPT, 16)
+    cluster.nothing_is_left()
 
 
 @pytest.mark.parametrize("phase", PHASES)

@@ -60,7 +60,7 @@ class Miss:
 
 @dataclass(frozen=True, slots=True)
 class Tainted:
-    """A decode engine has read what prefill had not written for it."""
+    """A decode engine has, or may have, read what prefill had not written for it."""
 
     instance: str
 

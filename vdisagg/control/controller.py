@@ -142,6 +142,9 @@ class Controller:
             else:
                 self._loading[name] = None
             self.fleet.restore(name, instance.generation, ready, now=now)
+            if instance.tainted:
+                self._purges.owe(name, now=now)
+                self._tell(self.fleet.taint(name))
         for pair in before.links:
             self.fleet.restore_link(pair, now=now)
         left = self._journal.recalled()
@@ -208,8 +211,8 @@ class Controller:
         if message.scheduler_stats is not None:
             self.fleet.engines[name].note(message.scheduler_stats, now=now)
         answer = message.utility_output
-        if answer is not None and not self._purges.answered(name, answer, now=now):
-            self._answer(self._calls.answered(name, answer))
+        if answer is not None:
+            self._utility_answered(name, answer, now)
         if message.outputs:
             self._do(self.dispatch.outputs(name, message, frames, now=now))
         if not self.dispatch.in_flight[name]:
@@ -397,6 +400,8 @@ class Controller:
         now = time.monotonic()
         for pair in gone:
             link = self.fleet.links[pair]
+            if link.routable:  # a prefix cache is to be emptied; what is under way over it goes on
+                continue
             because = f": {link.reason}" if link.reason else ""
             reason = f"link {'→'.join(pair)} is {link.state}{because}"
             self._do(self.dispatch.link_lost(pair, reason, now=now))
@@ -460,7 +465,7 @@ class Controller:
                 self._tell(self.fleet.beat(action, now=time.monotonic()))
                 self._follow_links()
             elif isinstance(action, Tainted):
-                self._do(self._purges.want(action.instance, now=time.monotonic()))
+                self._taint(action.instance)
             elif isinstance(action, Miss):
                 self._tell(self.fleet.miss(action, now=time.monotonic()))
                 self._follow_links()
@@ -490,6 +495,19 @@ class Controller:
             self.engine_lost(name)
         else:
             self._lose(name, "it is not connected", may_return=life.takes(Signal.BACK))
+
+    def _taint(self, name: str) -> None:
+        """An engine's prefix cache is to be emptied, and no user's request gets there before it is."""
+        self._do(self._purges.want(name, now=time.monotonic()))
+        self._tell(self.fleet.taint(name))
+        self._follow_links()
+
+    def _utility_answered(self, name: str, answer: wire.UtilityOutput, now: float) -> None:
+        if not self._purges.answered(name, answer, now=now):
+            self._answer(self._calls.answered(name, answer))
+        elif not self._purges.wants(name):
+            self._tell(self.fleet.clean(name))
+            self._follow_links()
 
     def _answer(self, answers: Iterable[Answer]) -> None:
         for answer in answers:

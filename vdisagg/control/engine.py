@@ -30,6 +30,8 @@ class Engine:
     """Whether it was ready under the controller before this one, and is not connected yet."""
     troubled: bool = False
     """Whether its connector has reported failures since somebody last looked."""
+    tainted: bool = False
+    """Whether its prefix cache may hold what was not written for it, and is still to be emptied."""
     running: int = 0
     waiting: int = 0
     kv_usage: float = 0.0
@@ -41,6 +43,11 @@ class Engine:
     stats_at: float | None = None
     probe_at: float = -math.inf
     """From when on it may be probed again."""
+
+    @property
+    def usable(self) -> bool:
+        """Whether users' requests may be sent to it."""
+        return self.life.routable and not self.tainted
 
     def note(self, stats: wire.SchedulerStats, *, now: float) -> None:
         """Take in one step's statistics."""
@@ -69,7 +76,7 @@ class Engine:
 
     def renewed(self) -> None:
         """Another engine core has taken the place: what the old one said is void, totals stay."""
-        self.silent = self.adopted = self.troubled = False
+        self.silent = self.adopted = self.troubled = self.tainted = False
         self.running = self.waiting = self.kv_blocks_used = 0
         self.kv_usage = 0.0
 

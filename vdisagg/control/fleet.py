@@ -54,11 +54,11 @@ class Fleet:
 
     def working_decode(self) -> list[str]:
         """Decode instances that can compute a request alone."""
-        return [e.name for e in self.engines.values() if e.role == "decode" and e.life.routable]
+        return [e.name for e in self.engines.values() if e.role == "decode" and e.usable]
 
     def working(self) -> list[str]:
         """Instances of either role that can compute a request alone."""
-        return [e.name for e in self.engines.values() if e.life.routable]
+        return [e.name for e in self.engines.values() if e.usable]
 
     def slots(self, name: str) -> int:
         """Requests that an engine runs at once; 0 where that is not known."""
@@ -101,7 +101,12 @@ class Fleet:
             for pair, link in self.links.items()
             if all(self.engines[name].life.routable for name in pair)
         )
-        return f"no link works: {'; '.join(between)}"
+        tainted = (
+            f"{engine.name} has to empty its prefix cache first"
+            for engine in self.engines.values()
+            if engine.tainted
+        )
+        return f"no link works: {'; '.join((*between, *tainted))}"
 
     # -- what happens to instances ------------------------------------------------------------
 
@@ -124,6 +129,16 @@ class Fleet:
         self._refresh()
         because = f": {reason}" if reason else ""
         return [Note(name, f"{before} → {engine.life.state}{because}")]
+
+    def taint(self, name: str) -> list[Note]:
+        """What lies in an engine's prefix cache is not to be believed until it is `clean` again."""
+        return self._set_tainted(
+            name, True, "takes no new requests until its prefix cache is empty"
+        )
+
+    def clean(self, name: str) -> list[Note]:
+        """An engine's prefix cache has been emptied."""
+        return self._set_tainted(name, False, "its prefix cache is empty")
 
     def restore(self, name: str, generation: int, ready: wire.Ready | None, *, now: float) -> None:
         """An engine that ran under the controller before this one. `ready`: its payload, if it had
@@ -304,6 +319,14 @@ class Fleet:
 
     # -- the inside ---------------------------------------------------------------------------
 
+    def _set_tainted(self, name: str, tainted: bool, what: str) -> list[Note]:
+        engine = self.engines[name]
+        if engine.tainted is tainted:
+            return []
+        engine.tainted = tainted
+        self._refresh()
+        return [Note(name, what)]
+
     def _next_due(self, now: float) -> float:
         """When a link that has just been beaten is probed, if nothing else goes over it."""
         return now + self._pace_s * self.rng.uniform(0.8, 1.0)
@@ -355,7 +378,7 @@ class Fleet:
         self._routable = [
             pair
             for pair, link in self.links.items()
-            if link.routable and all(self.engines[name].life.routable for name in pair)
+            if link.routable and all(self.engines[name].usable for name in pair)
         ]
 
 

@@ -47,6 +47,7 @@ class Kept:
                     generation=engine.life.generation,
                     ready=payloads.get(engine.name),
                     state=engine.life.state,
+                    tainted=engine.tainted,
                 )
                 for engine in fleet.engines.values()
                 if engine.life.state in ADOPTABLE

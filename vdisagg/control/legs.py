@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from vdisagg.control import wire
-from vdisagg.control.actions import Action, Pair, Send
+from vdisagg.control.actions import Action, Pair, Send, Tainted
 from vdisagg.control.flight import PROBE, Flight, LegIds, Stage
 from vdisagg.control.handover import Params
 from vdisagg.control.ledger import Ledger
@@ -27,6 +27,10 @@ class Orphan:
     """NIL: none that is unread."""
     source: str = ""
     """The prefill leg that the handle is of."""
+    users: bool = False
+    """Whether what it reads may answer other requests: a probe's salt is its own."""
+    stale: bool = False
+    """Whether its handle has been given back without it: prefill may have written over the blocks."""
 
 
 class LegBook:
@@ -108,15 +112,12 @@ class LegBook:
             self._releases.abandon(flight.leg, flight.link, now=now)
         if flight.at == lost:
             handle = flight.handle if flight.unread else wire.NIL
-            orphan = Orphan(flight.leg, flight.link, handle, flight.source)
-            self._orphans.setdefault(lost, []).append(orphan)
+            self._orphans.setdefault(lost, []).append(_orphan(flight, handle))
             return []
         abort = Send(flight.at, wire.ABORT, wire.encode([flight.leg]))
         if not flight.unread:
             return [abort]
-        self._aborted.setdefault(flight.at, []).append(
-            Orphan(flight.leg, flight.link, flight.handle, flight.source)
-        )
+        self._aborted.setdefault(flight.at, []).append(_orphan(flight, flight.handle))
         return [abort, *self._releases.nudge(flight.at, now=now)]
 
     def stepped(self, name: str) -> None:
@@ -134,7 +135,9 @@ class LegBook:
         """An engine can be reached again: stop what it still does for requests that went elsewhere.
 
         An unread handle is given back as well: the leg may never have reached the engine, which then
-        does not know what to give back. Two releases of one handle harm nobody.
+        does not know what to give back. Two releases of one handle harm nobody. Where another engine has
+        given it back meanwhile, the leg may have reached this one late, and have read what prefill had
+        written since: that must not lie in its prefix cache.
         """
         orphans = self._orphans.pop(name, [])
         if not orphans:
@@ -145,6 +148,8 @@ class LegBook:
             if orphan.handle != wire.NIL:
                 link = (orphan.link[0], name)
                 actions += self._releases.release(link, orphan.handle, leg=orphan.source, now=now)
+        if any(orphan.stale and orphan.users for orphan in orphans):
+            actions.append(Tainted(name))
         return actions
 
     def buried(self, name: str, *, now: float) -> list[Action]:
@@ -152,7 +157,10 @@ class LegBook:
         the same, it is still to stop."""
         actions: list[Action] = []
         orphans = self._orphans.pop(name, [])
-        self._orphans[name] = [replace(orphan, handle=wire.NIL) for orphan in orphans]
+        self._orphans[name] = [
+            replace(orphan, handle=wire.NIL, stale=orphan.stale or orphan.handle != wire.NIL)
+            for orphan in orphans
+        ]
         for orphan in orphans:
             if orphan.handle != wire.NIL:
                 actions += self._releases.release(
@@ -170,3 +178,7 @@ class LegBook:
         for flight in self.flights.values():
             oldest[flight.at] = min(oldest.get(flight.at, flight.leg_started), flight.leg_started)
         return oldest
+
+
+def _orphan(flight: Flight, handle: msgspec.Raw) -> Orphan:
+    return Orphan(flight.leg, flight.link, handle, flight.source, users=flight.api != PROBE)

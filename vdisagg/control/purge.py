@@ -38,8 +38,16 @@ class Purges:
 
     def want(self, instance: str, *, now: float) -> list[Send]:
         """An engine has read what it should not have."""
-        self._wanted[instance] = _Purge(None, now)
+        self.owe(instance, now=now)
         return self.tick(now=now)
+
+    def owe(self, instance: str, *, now: float) -> None:
+        """The same of an engine that is not connected yet; `tick` says when it is told."""
+        self._wanted[instance] = _Purge(None, now)
+
+    def wants(self, instance: str) -> bool:
+        """Whether an engine's prefix cache is still to be emptied."""
+        return instance in self._wanted
 
     def answered(self, instance: str, output: wire.UtilityOutput, *, now: float) -> bool:
         """Whether a utility call's answer was to one of ours."""

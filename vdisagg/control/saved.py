@@ -31,6 +31,8 @@ class SavedInstance(msgspec.Struct, frozen=True):
     ready: bytes | None
     """Its ready payload; None while it loads."""
     state: InstanceState
+    tainted: bool = False
+    """Whether its prefix cache is still to be emptied."""
 
 
 class Saved(msgspec.Struct, frozen=True):

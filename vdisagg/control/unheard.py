@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Mapping
 import msgspec
 
 from vdisagg.control import wire
-from vdisagg.control.actions import Action, Send
+from vdisagg.control.actions import Action, Send, Tainted
 from vdisagg.control.handover import Handover
 from vdisagg.control.ledger import Ledger, OpenLeg
 from vdisagg.control.release import Releases
@@ -34,6 +34,8 @@ class Unheard:
         """By the id under which the leg may be heard of; the instance is empty where nothing more will be."""
         self._asked: set[str] = set()
         """Engines that have been told to stop them."""
+        self._passed_over: set[str] = set()
+        """Decode engines that were given up before they read a handle, which was given back without them."""
 
     def inherit(
         self, legs: Iterable[OpenLeg], samples: Mapping[str, bytes], alive: Collection[str]
@@ -82,11 +84,14 @@ class Unheard:
 
     def back(self, name: str) -> list[Action]:
         """An engine is connected again. It has to be nudged after this."""
-        under = [leg.under for leg in self._legs.values() if leg.at == name]
-        if not under:
-            return []
-        self._asked.add(name)
-        return [Send(name, wire.ABORT, wire.encode(under))]
+        actions: list[Action] = []
+        if under := [leg.under for leg in self._legs.values() if leg.at == name]:
+            self._asked.add(name)
+            actions.append(Send(name, wire.ABORT, wire.encode(under)))
+        if name in self._passed_over:  # what it was told may have come late, and been read too late
+            self._passed_over.discard(name)
+            actions.append(Tainted(name))
+        return actions
 
     def stepped(self, name: str, *, now: float) -> list[Action]:
         """An engine has taken the step that it was nudged for."""
@@ -102,11 +107,14 @@ class Unheard:
     def buried(self, name: str, *, now: float) -> list[Action]:
         """An engine is given up. Should it be back all the same, it still has what it keeps."""
         self._asked.discard(name)
+        if any(leg.at == name and leg.prefill != name for leg in self._legs.values()):
+            self._passed_over.add(name)
         return self._no_more_of(name, now=now)
 
     def renewed(self, name: str) -> None:
         """Another engine core has taken the place: nobody keeps anything of that one's."""
         self._asked.discard(name)
+        self._passed_over.discard(name)
         self._samples.pop(name, None)
         self._legs = {k: leg for k, leg in self._legs.items() if leg.prefill != name}
 
