@@ -261,7 +261,7 @@ def test_a_decode_engine_that_reads_garbage_never_becomes_usable(cluster_of: Clu
 
 
 def test_idle_links_are_probed_and_users_do_not_see_it(cluster_of: Clusters) -> None:
-    cluster = cluster_of(interval_s=0.05).up()
+    cluster = cluster_of(interval_s=0.2).up()
     beats = cluster.status().links[0].transfers
     cluster.until(lambda: cluster.status().links[0].transfers > beats + 5)
     totals = cluster.status().totals
