@@ -6,12 +6,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from rich.console import Console
 
 from vdisagg.plan.make import Here, make_plan
 from vdisagg.plan.model import Plan, Process
 from vdisagg.topology.load import load
-from vdisagg.view.plan import plan_commands, plan_json, plan_table
+from vdisagg.view.plan import plan_commands, plan_json, plan_text
 
 TEXT = """\
 model: org/m
@@ -32,11 +31,7 @@ def plan(tmp_path: Path) -> Plan:
 
 
 def test_the_table_has_a_row_for_each_process(plan: Plan) -> None:
-    console = Console(width=100)
-    with console.capture() as captured:
-        console.print(plan_table(plan))
-    text = captured.get()
-    assert [line.rstrip() for line in text.splitlines()] == [
+    assert plan_text(plan, width=100).splitlines() == [
         "t: 1P1D, nixl, org/m",
         "",
         "NAME        ROLE        NODE  GPUS  PORTS        DIRECTORY",
@@ -54,10 +49,7 @@ def test_tunnels_and_what_is_started_by_hand_are_shown(plan: Plan) -> None:
     tunnel = Process("tunnel-n1", "tunnel", "here", ("py",), {}, "/w/t/tunnel-n1")
     by_hand = msgspec.structs.replace(d0, manual=True)
     changed = msgspec.structs.replace(plan, instances=(p0, by_hand), tunnels=(tunnel,))
-    console = Console(width=100)
-    with console.capture() as captured:
-        console.print(plan_table(changed))
-    rows = [line.split() for line in captured.get().splitlines()]
+    rows = [line.split() for line in plan_text(changed).splitlines()]
     assert ["tunnel-n1", "tunnel", "here", "-", "-", "/w/t/tunnel-n1"] in rows
     assert ["d0", "decode", "here", "2-3", "21004-21007", "started", "by", "hand"] in rows
     assert plan_commands(changed).splitlines()[::3][-1] == "# d0 on here, to be started by hand"
@@ -77,3 +69,10 @@ def test_the_commands_stand_in_launch_order_under_their_names(plan: Plan) -> Non
 
 def test_the_json_is_the_whole_plan(plan: Plan) -> None:
     assert msgspec.json.decode(plan_json(plan), type=Plan) == plan
+
+
+def test_a_narrow_terminal_gets_no_longer_lines_where_a_directory_can_go_on(plan: Plan) -> None:
+    tunnel = Process("tunnel-n1", "tunnel", "here", ("py",), {}, "/w/" + "with spaces " * 8)
+    text = plan_text(msgspec.structs.replace(plan, tunnels=(tunnel,)), width=80)
+    assert max(map(len, text.splitlines())) <= 80
+    assert text.count("with") == 8

@@ -120,8 +120,8 @@ def check(
     With --nodes, exit code 1 when a node is not fit for the plan.
     """
     from vdisagg.topology.load import load
-    from vdisagg.view.console import show
-    from vdisagg.view.plan import plan_commands, plan_json, plan_table
+    from vdisagg.view.plan import plan_commands, plan_json, plan_text
+    from vdisagg.view.text import terminal_width
 
     topology = load(file)
     if nodes:
@@ -132,7 +132,7 @@ def check(
     elif commands:
         typer.echo(plan_commands(plan))
     else:
-        show(plan_table(plan))
+        typer.echo(plan_text(plan, width=terminal_width()))
 
 
 @commands.command(epilog="Example: vdisagg connect my.yaml d1")

@@ -5,39 +5,35 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import msgspec
-from rich.console import Group
-from rich.table import Table
-from rich.text import Text
 
 from vdisagg.plan.commands import command_line
+from vdisagg.view.text import columns
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from vdisagg.plan.model import Instance, Plan, Process
 
 
-def plan_table(plan: Plan) -> RenderableType:
-    """One row for each process, in launch order, and where the API will be."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("NAME", "ROLE", "NODE", "GPUS", "PORTS"):
-        table.add_column(heading, no_wrap=True)
-    table.add_column("DIRECTORY", overflow="fold")
-    _row(table, plan.controller, "controller", (), ())
-    for tunnel in plan.tunnels:
-        _row(table, tunnel, "tunnel", (), ())
+def plan_text(plan: Plan, *, width: int | None = None) -> str:
+    """One row for each process, in launch order, and where the API will be.
+
+    With `width` (in characters) what is longer goes on in further lines.
+    """
+    rows = [
+        ("NAME", "ROLE", "NODE", "GPUS", "PORTS", "DIRECTORY"),
+        _row(plan.controller, "controller", (), ()),
+        *(_row(tunnel, "tunnel", (), ()) for tunnel in plan.tunnels),
+    ]
     for instance in plan.instances:
         by_hand = "started by hand" if instance.manual else ""
-        _row(table, instance.process, instance.role, instance.gpus, _ports(instance), by_hand)
+        rows.append(_row(instance.process, instance.role, instance.gpus, _ports(instance), by_hand))
     front_end = plan.front_end
     ports = (front_end.http.port, front_end.handshake.port)
-    _row(table, front_end.process, "front end", (), ports)
-    # Text, not markup: a path may hold brackets.
+    rows.append(_row(front_end.process, "front end", (), ports))
     prefill = sum(instance.role == "prefill" for instance in plan.instances)
     shape = f"{prefill}P{len(plan.instances) - prefill}D"
-    head = Text(f"{plan.name}: {shape}, {plan.connector}, {plan.model}")
-    foot = Text(f"API: {front_end.url}/v1, model {front_end.served_model_name}")
-    return Group(head, "", table, "", foot)
+    head = f"{plan.name}: {shape}, {plan.connector}, {plan.model}"
+    foot = f"API: {front_end.url}/v1, model {front_end.served_model_name}"
+    return "\n".join([head, "", *columns(rows, width=width), "", foot])
 
 
 def plan_json(plan: Plan) -> str:
@@ -65,15 +61,14 @@ def _ports(instance: Instance) -> tuple[int, ...]:
 
 
 def _row(
-    table: Table,
     process: Process,
     role: str,
     gpus: tuple[int, ...],
     ports: tuple[int, ...],
     directory: str = "",
-) -> None:
-    words = (process.name, role, process.node, _spans(gpus) or "-", _spans(ports) or "-")
-    table.add_row(*map(Text, (*words, directory or process.directory)))
+) -> tuple[str, ...]:
+    where = directory or process.directory
+    return (process.name, role, process.node, _spans(gpus) or "-", _spans(ports) or "-", where)
 
 
 def _spans(numbers: tuple[int, ...]) -> str:

@@ -1,7 +1,9 @@
-"""Small things of text: columns and durations. No rich here: `status` has 0.3 s in all."""
+"""Small things of text: columns and durations. No rich here: `status` and `check` do without."""
 
 from __future__ import annotations
 
+import shutil
+import sys
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
@@ -26,6 +28,11 @@ def columns(rows: Sequence[Sequence[str]], *, width: int | None = None) -> list[
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
     ]
+
+
+def terminal_width() -> int | None:
+    """Characters in a line of the terminal that stdout is; None where it is none."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def _wrapped(row: Sequence[str], width: int) -> list[tuple[str, ...]]:
