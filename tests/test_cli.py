@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 
@@ -58,6 +60,24 @@ def test_the_help_of_every_command_has_an_example(run: Run, command: str) -> Non
     done = run(command, "--help")
     assert done.returncode == 0
     assert f"Example: vdisagg {command}" in done.stdout
+
+
+def test_the_help_lists_every_command_that_a_module_has(run: Run) -> None:
+    from vdisagg.cli.late import MODULES
+
+    for module in set(MODULES.values()):
+        commands = import_module(f"vdisagg.cli.{module}").commands
+        names = {command.callback.__name__ for command in commands.registered_commands}
+        names |= {group.name for group in commands.registered_groups}
+        assert names == {name for name, home in MODULES.items() if home == module}
+    listed = re.findall(r"^│ (\w+) +\w", run("--help").stdout, re.MULTILINE)
+    assert listed == list(COMMANDS) == list(MODULES)
+
+
+def test_a_misspelt_command_is_told_what_it_may_have_meant(run: Run) -> None:
+    done = run("chekc")
+    assert done.returncode == 2
+    assert "No such command 'chekc'. Did you mean 'check'?" in done.stderr
 
 
 @pytest.mark.parametrize(

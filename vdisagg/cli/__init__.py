@@ -8,12 +8,13 @@ from typing import Annotated
 import typer
 
 from vdisagg import __version__
-from vdisagg.cli import bench, clusters, watching
+from vdisagg.cli.late import LateGroup
 from vdisagg.errors import Error
 from vdisagg.view.errors import show_error
 
 app = typer.Typer(
     name="vdisagg",
+    cls=LateGroup,
     help="Disaggregated prefill/decode serving of LLMs on plain machines, in one command.",
     epilog="Example: vdisagg up topologies/demo.yaml",
     no_args_is_help=True,
@@ -21,9 +22,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.add_typer(clusters.commands)
-app.add_typer(watching.commands)
-app.add_typer(bench.commands)
 
 
 def main() -> None:
