@@ -54,7 +54,7 @@ def test_a_sweep_and_ratios_read_like_this() -> None:
     slo = Slo(ttft_s=0.5)
     # The first run's window ends at 0.5 + 0.2 + 0.4 s: 10 tokens and 2 requests in 1.1 s.
     runs = [run(2, 0.2, "1:3"), run(4, 0.6, "2:2")]
-    heading = "sent/s  failed  TTFT p50  TTFT p99  TPOT mean  ITL p99  E2E mean  tokens/s  goodput  good/s  SLO"
+    heading = "sent/s  failed  TTFT p50  TTFT p99  TPOT mean  ITL p99  E2E mean  tokens/s  goodput  goodput/s  SLO"
     warnings = [
         "warning: 1:3: 2 requests are too few, it takes 100",
         "warning: 2:2: 2 requests are too few, it takes 100",
@@ -65,16 +65,16 @@ def test_a_sweep_and_ratios_read_like_this() -> None:
         "4 requests/s has 0 %.",
         *warnings,
         f"rate  {heading}",
-        "2     2       0       200.0     200.0     100.0      100.0    600.0     9.1       100.0 %  1.82    met",
-        "4     2       0       600.0     600.0     100.0      100.0    1000.0    6.7       0.0 %    0.00    missed",
+        "2     2       0       200       200       100        100      600       9.09      100 %    1.82       met",
+        "4     2       0       600       600       100        100      1,000     6.67      0 %      0          missed",
     ]
     assert lines[7] == "no SLO was given, so no rate is called the highest one."
-    assert lines[11].endswith("9.1       -        -       -")
+    assert lines[11].endswith("9.09      -        -          -")
     assert ratios_text(ratios(runs, slo=slo)).splitlines()[1:] == [
         *warnings,
         f"P:D  {heading}",
-        "1:3  2       0       200.0     200.0     100.0      100.0    600.0     9.1       100.0 %  1.82    met",
-        "2:2  2       0       600.0     600.0     100.0      100.0    1000.0    6.7       0.0 %    0.00    missed",
+        "1:3  2       0       200       200       100        100      600       9.09      100 %    1.82       met",
+        "2:2  2       0       600       600       100        100      1,000     6.67      0 %      0          missed",
     ]
 
 

@@ -1,4 +1,4 @@
-"""Small things of text: columns and durations. No rich here: `status` and `check` do without."""
+"""Small things of text: columns, numbers and durations. No rich here: `status` and `check` do without."""
 
 from __future__ import annotations
 
@@ -41,6 +41,18 @@ def _wrapped(row: Sequence[str], width: int) -> list[tuple[str, ...]]:
     pieces = wrap(last, width, break_long_words=False, break_on_hyphens=False) or [""]
     blank = [""] * len(cells)
     return [(*(blank if number else cells), piece) for number, piece in enumerate(pieces)]
+
+
+def number(value: float) -> str:
+    """Three significant digits, all of those before the point, thousands apart."""
+    if value == 0:
+        return "0"
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def ms(seconds: float) -> str:
+    """Milliseconds without the unit."""
+    return number(1000 * seconds)
 
 
 def duration(seconds: float) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from vdisagg.view.points import HEADINGS, cells
 from vdisagg.view.text import columns
 
 if TYPE_CHECKING:
@@ -39,16 +40,19 @@ def sweep_text(sweeps: Sequence[Sweep]) -> str:
     """Each side's sentence over its table."""
     blocks = []
     for sweep in sweeps:
-        cells = [_point(each) for each in sweep.points]
-        lines = [sweep.sentence, *_warnings(sweep.doubts), *_points("rate", cells)]
+        rows = [
+            ("inf" if each.rate_per_s is None else f"{each.rate_per_s:g}", each)
+            for each in sweep.points
+        ]
+        lines = [sweep.sentence, *_warnings(sweep.doubts), *_points("rate", rows)]
         blocks.append("\n".join(lines))
     return "\n\n".join(blocks)
 
 
 def ratios_text(ratios: Ratios) -> str:
     """The sentence over a table with a line per ratio."""
-    cells = [(each.label, *_point(each)[1:]) for each in ratios.points]
-    return "\n".join([ratios.sentence, *_warnings(ratios.doubts), *_points("P:D", cells)])
+    rows = [(each.label, each) for each in ratios.points]
+    return "\n".join([ratios.sentence, *_warnings(ratios.doubts), *_points("P:D", rows)])
 
 
 def compare_text(comparison: Comparison, a: str, b: str) -> str:
@@ -131,41 +135,5 @@ def _interval(interval: Interval | None) -> str:
     return "-" if interval is None else f"{interval.low:.2f} to {interval.high:.2f}"
 
 
-_HEADING = (
-    "sent/s",
-    "failed",
-    "TTFT p50",
-    "TTFT p99",
-    "TPOT mean",
-    "ITL p99",
-    "E2E mean",
-    "tokens/s",
-    "goodput",
-    "good/s",
-    "SLO",
-)
-
-
-def _points(first: str, cells: Sequence[tuple[str, ...]]) -> list[str]:
-    return columns([(first, *_HEADING), *cells])
-
-
-def _point(each: Point) -> tuple[str, ...]:
-    """Latencies in milliseconds."""
-    latencies = (
-        each.ttft_p50_s,
-        each.ttft_p99_s,
-        each.tpot_mean_s,
-        each.itl_p99_s,
-        each.e2e_mean_s,
-    )
-    return (
-        "inf" if each.rate_per_s is None else f"{each.rate_per_s:g}",
-        "-" if each.achieved_rate_per_s is None else f"{each.achieved_rate_per_s:.3g}",
-        str(each.failed),
-        *("-" if value is None else f"{value * 1000:.1f}" for value in latencies),
-        f"{each.output_tokens_per_s:.1f}",
-        "-" if each.goodput is None else f"{each.goodput * 100:.1f} %",
-        "-" if each.good_per_s is None else f"{each.good_per_s:.2f}",
-        {None: "-", True: "met", False: "missed"}[each.meets],
-    )
+def _points(first: str, rows: Sequence[tuple[str, Point]]) -> list[str]:
+    return columns([(first, *HEADINGS), *((name, *cells(each, dash="-")) for name, each in rows)])

@@ -4,25 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from vdisagg.bench.sweep import Point, Ratios, Sweep, rate_text, share_text
+from vdisagg.bench.sweep import Point, Ratios, Sweep, rate_text
 from vdisagg.view.page import curves
 from vdisagg.view.page.figure import Figure, Json, layout, lines, rule, text
 from vdisagg.view.page.html import table
-from vdisagg.view.page.tables import DASH, ms, number
+from vdisagg.view.page.tables import DASH
+from vdisagg.view.points import HEADINGS, cells
 
-HEAD = (
-    "sent/s",
-    "failed",
-    "TTFT p50",
-    "TTFT p99",
-    "TPOT mean",
-    "ITL p99",
-    "E2E mean",
-    "tokens/s",
-    "met SLO",
-    "goodput/s",
-    "SLO",
-)
 COLORS = ("--first", "--second")
 """Of the two sides of a sweep, as everywhere."""
 
@@ -67,9 +55,9 @@ def _by_rate(
 
 def sweep_table(sweep: Sweep) -> str:
     """A row per rate."""
-    rows = [(rate_text(point), *_cells(point)) for point in sweep.points]
+    rows = [(rate_text(point), *cells(point, dash=DASH)) for point in sweep.points]
     who = f": {sweep.label}" if sweep.label else ""
-    return table(f"Rates, latencies in milliseconds{who}", ("asked", *HEAD), rows)
+    return table(f"Rates, latencies in milliseconds{who}", ("asked", *HEADINGS), rows)
 
 
 def ratios_figure(ratios: Ratios) -> Figure | None:
@@ -98,28 +86,8 @@ def ratios_figure(ratios: Ratios) -> Figure | None:
 
 def ratios_table(ratios: Ratios) -> str:
     """A row per ratio."""
-    rows = [(point.label, *_cells(point)) for point in ratios.points]
-    return table("Prefill to decode, latencies in milliseconds", ("P:D", *HEAD), rows)
-
-
-def _cells(point: Point) -> tuple[str, ...]:
-    latencies = (
-        point.ttft_p50_s,
-        point.ttft_p99_s,
-        point.tpot_mean_s,
-        point.itl_p99_s,
-        point.e2e_mean_s,
-    )
-    sent = point.achieved_rate_per_s
-    return (
-        DASH if sent is None else number(sent),
-        f"{point.failed:,}",
-        *(DASH if value is None else ms(value) for value in latencies),
-        number(point.output_tokens_per_s),
-        DASH if point.goodput is None else share_text(point.goodput),
-        DASH if point.good_per_s is None else number(point.good_per_s),
-        {None: DASH, True: "met", False: "missed"}[point.meets],
-    )
+    rows = [(point.label, *cells(point, dash=DASH)) for point in ratios.points]
+    return table("Prefill to decode, latencies in milliseconds", ("P:D", *HEADINGS), rows)
 
 
 def _share(point: Point) -> float | None:

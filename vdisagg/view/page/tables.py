@@ -12,22 +12,11 @@ from vdisagg.bench.report import Report, Settings, Spread
 from vdisagg.bench.verdict import Verdict
 from vdisagg.view.page.figure import Side
 from vdisagg.view.page.html import element, table
+from vdisagg.view.text import ms, number
 from vdisagg.view.verdict import NO_DIFFERENCE, TOO_FEW
 
 DASH = "–"
 SPREADS = ("mean", "median", "p75", "p90", "p95", "p99", "max")
-
-
-def number(value: float) -> str:
-    """Three significant digits, all of those before the point, thousands apart."""
-    if value == 0:
-        return "0"
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
-
-
-def ms(seconds: float) -> str:
-    """Milliseconds without the unit."""
-    return number(1000 * seconds)
 
 
 def instant(unix: float) -> str:
