@@ -1,10 +1,10 @@
 import msgspec
 import pytest
 
+from fakes.bench_runs import failed, settings, uneven
 from vdisagg.bench.report import (
     InstanceCount,
     LinkCount,
-    Settings,
     percentile,
     report,
     spread,
@@ -12,40 +12,12 @@ from vdisagg.bench.report import (
 from vdisagg.bench.samples import Phases, Sample
 from vdisagg.bench.slo import Slo
 
-SETTINGS = Settings(
-    url="http://h:1",
-    model="m",
-    requests=3,
-    rate_per_s=2.0,
-    burstiness=1.0,
-    max_in_flight=None,
-    input_len=10,
-    output_len=3,
-    seed=0,
-    prompt_seed=1,
-    warmup=2,
-    started=0.0,
-)
-
-
-def good(number: int, sent: float, **more) -> Sample:
-    values = {
-        "number": number,
-        "due_s": sent - 0.001,
-        "sent_s": sent,
-        "first_s": sent + 0.1,
-        "last_s": sent + 0.3,
-        "prompt_tokens": 10,
-        "output_tokens": 3,
-        "gaps_s": [0.05, 0.15],
-    }
-    return Sample(**values | more)
+SETTINGS = settings(requests=3, output_len=3)
 
 
 def bad(number: int, sent: float, kind: str, detail: str = "") -> Sample:
-    return Sample(
-        number=number, due_s=sent, sent_s=sent, first_s=sent + 9, failure=kind, detail=detail
-    )
+    """Some tokens had come."""
+    return failed(number, kind, due_s=sent, sent_s=sent, first_s=sent + 9, detail=detail)
 
 
 def test_percentiles_are_interpolated_between_ranks() -> None:
@@ -70,7 +42,7 @@ def test_a_spread_has_these_percentiles() -> None:
 
 
 def test_rates_and_throughput_are_taken_over_the_window() -> None:
-    found = report(SETTINGS, [good(0, 1.0), good(1, 1.5), good(2, 2.0)], held_s=0.0)
+    found = report(SETTINGS, [uneven(0, 1.0), uneven(1, 1.5), uneven(2, 2.0)], held_s=0.0)
     assert found.window_s == pytest.approx(1.3)
     assert found.achieved_rate_per_s == pytest.approx(2.0)
     assert found.requests_per_s == pytest.approx(3 / 1.3)
@@ -81,7 +53,7 @@ def test_rates_and_throughput_are_taken_over_the_window() -> None:
 
 
 def test_latencies_are_those_of_requests_that_succeeded() -> None:
-    found = report(SETTINGS, [good(0, 0.0), bad(1, 0.1, "HTTP 500"), good(2, 0.2)], held_s=0.0)
+    found = report(SETTINGS, [uneven(0, 0.0), bad(1, 0.1, "HTTP 500"), uneven(2, 0.2)], held_s=0.0)
     assert found.ttft is not None
     assert (found.ttft.count, found.ttft.max) == (2, pytest.approx(0.1))
     assert found.tpot is not None
@@ -107,27 +79,27 @@ def test_failures_are_told_by_kind_with_the_first_ones_words() -> None:
 
 
 def test_gaps_are_not_reported_when_some_requests_have_none() -> None:
-    assert report(SETTINGS, [good(0, 0.0), good(1, 0.5, gaps_s=None)], held_s=0.0).itl is None
+    assert report(SETTINGS, [uneven(0, 0.0), uneven(1, 0.5, gaps_s=None)], held_s=0.0).itl is None
 
 
 def test_f04_the_share_of_prefix_hits_is_reported_where_it_is_known() -> None:
-    known = [good(0, 0.0, cached_tokens=5), good(1, 0.5, cached_tokens=0)]
+    known = [uneven(0, 0.0, cached_tokens=5), uneven(1, 0.5, cached_tokens=0)]
     assert report(SETTINGS, known, held_s=0.0).prefix_hit_share == pytest.approx(0.25)
-    assert report(SETTINGS, [good(0, 0.0)], held_s=0.0).prefix_hit_share is None
+    assert report(SETTINGS, [uneven(0, 0.0)], held_s=0.0).prefix_hit_share is None
 
 
 def test_all_at_once_has_no_rate() -> None:
-    settings = msgspec.structs.replace(SETTINGS, rate_per_s=None)
-    assert report(settings, [good(0, 0.0), good(1, 0.0)], held_s=0.0).achieved_rate_per_s is None
+    at_once = settings(rate_per_s=None)
+    assert report(at_once, [uneven(0, 0.0), uneven(1, 0.0)], held_s=0.0).achieved_rate_per_s is None
 
 
 def test_goodput_is_a_share_of_all_requests_and_a_rate_over_the_window() -> None:
     samples = [
-        good(0, 0.0),
-        good(1, 0.5, first_s=0.75),
-        good(2, 1.0, first_s=1.5, last_s=2.0),
+        uneven(0, 0.0),
+        uneven(1, 0.5, first_s=0.75),
+        uneven(2, 1.0, first_s=1.5, last_s=2.0),
         bad(3, 1.5, "timeout"),
-        good(4, 1.6, last_s=2.0),
+        uneven(4, 1.6, last_s=2.0),
     ]
     found = report(SETTINGS, samples, held_s=0.0, slo=Slo(ttft_s=0.2, e2e_s=0.5)).goodput
     assert found is not None
@@ -150,10 +122,10 @@ def phases(prefill: str, decode: str, queue: float, transfer: float | None) -> P
 
 def test_phases_are_spread_over_the_requests_that_succeeded_and_had_them() -> None:
     samples = [
-        good(0, 0.0, phases=phases("p0", "d0", 0.5, 0.125)),
-        good(1, 0.5, phases=phases("", "d0", 1.5, None)),
+        uneven(0, 0.0, phases=phases("p0", "d0", 0.5, 0.125)),
+        uneven(1, 0.5, phases=phases("", "d0", 1.5, None)),
         msgspec.structs.replace(bad(2, 1.0, "x"), phases=phases("p0", "d1", 9.0, 9.0)),
-        good(3, 1.5),
+        uneven(3, 1.5),
     ]
     found = report(SETTINGS, samples, held_s=0.0).phases
     assert found is not None
@@ -169,7 +141,7 @@ def test_phases_are_spread_over_the_requests_that_succeeded_and_had_them() -> No
 
 def test_requests_are_counted_by_pair_and_by_instance() -> None:
     pairs = [("p1", "d0"), ("p0", "d0"), ("p1", "d0"), ("", "d1"), ("d1", "d0")]
-    samples = [good(i, i, phases=phases(*pair, 0.0, 0.0)) for i, pair in enumerate(pairs)]
+    samples = [uneven(i, i, phases=phases(*pair, 0.0, 0.0)) for i, pair in enumerate(pairs)]
     found = report(SETTINGS, samples, held_s=0.0)
     assert found.links == [
         LinkCount("", "d1", 1),
@@ -186,11 +158,11 @@ def test_requests_are_counted_by_pair_and_by_instance() -> None:
 
 
 def test_a_server_that_is_not_ours_tells_no_phases() -> None:
-    found = report(SETTINGS, [good(0, 0.0)], held_s=0.0)
+    found = report(SETTINGS, [uneven(0, 0.0)], held_s=0.0)
     assert (found.phases, found.links, found.instances) == (None, [], [])
 
 
 def test_the_schedule_has_a_rate_of_its_own() -> None:
-    samples = [good(0, 0.0, due_s=0.0), good(1, 0.75, due_s=0.5), good(2, 2.0, due_s=1.0)]
+    samples = [uneven(0, 0.0, due_s=0.0), uneven(1, 0.75, due_s=0.5), uneven(2, 2.0, due_s=1.0)]
     found = report(SETTINGS, samples, held_s=0.0)
     assert (found.scheduled_rate_per_s, found.achieved_rate_per_s) == (2.0, 1.0)

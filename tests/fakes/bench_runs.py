@@ -23,31 +23,45 @@ SETTINGS = {
 }
 
 
-def answered(number: int, ttft: float, gap: float, *, sent: float | None = None) -> Sample:
-    """Due at 2 requests/s, five tokens with equal gaps."""
+def settings(**more) -> Settings:
+    return Settings(**SETTINGS | more)
+
+
+def answered(
+    number: int, ttft: float, gap: float, *, sent: float | None = None, tokens: int = 5, **more
+) -> Sample:
+    """Due at 2 requests/s, tokens with equal gaps."""
     due = number / 2
     sent = due if sent is None else sent
     first = sent + ttft
-    return Sample(
-        number=number,
-        due_s=due,
-        sent_s=sent,
-        first_s=first,
-        last_s=first + 4 * gap,
-        prompt_tokens=10,
-        output_tokens=5,
-        gaps_s=[gap] * 4,
-    )
+    values = {
+        "number": number,
+        "due_s": due,
+        "sent_s": sent,
+        "first_s": first,
+        "last_s": first + (tokens - 1) * gap,
+        "prompt_tokens": 10,
+        "output_tokens": tokens,
+        "gaps_s": [gap] * (tokens - 1),
+    }
+    return Sample(**values | more)
 
 
-def failed(number: int, kind: str = "HTTP 500") -> Sample:
-    return Sample(number=number, due_s=number / 2, sent_s=number / 2, failure=kind)
+def uneven(number: int, sent: float, **more) -> Sample:
+    """Sent 1 ms late; three tokens, after 0.1, 0.15 and 0.3 s."""
+    values = {"due_s": sent - 0.001, "last_s": sent + 0.3, "gaps_s": [0.05, 0.15]}
+    return answered(number, 0.1, 0.1, sent=sent, tokens=3, **values | more)
+
+
+def failed(number: int, kind: str = "HTTP 500", **more) -> Sample:
+    values = {"number": number, "due_s": number / 2, "sent_s": number / 2, "failure": kind}
+    return Sample(**values | more)
 
 
 def result(
-    samples: Sequence[Sample], label: str = "", *, slo: Slo | None = None, held_s=0.0, **settings
+    samples: Sequence[Sample], label: str = "", *, slo: Slo | None = None, held_s=0.0, **more
 ) -> Result:
-    asked = Settings(**SETTINGS | {"requests": len(samples)} | settings)
+    asked = settings(**{"requests": len(samples)} | more)
     return Result(report(asked, samples, held_s=held_s, slo=slo), list(samples), label)
 
 

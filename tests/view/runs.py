@@ -4,47 +4,39 @@ from __future__ import annotations
 
 import msgspec
 
-from vdisagg.bench.report import Settings, report
+from fakes.bench_runs import answered, failed, settings
+from vdisagg.bench.report import report
 from vdisagg.bench.result import LoadPoint, Result
 from vdisagg.bench.samples import Phases, Sample
 from vdisagg.bench.slo import Slo
 
-SETTINGS = Settings(
+SETTINGS = settings(
     url="http://127.0.0.1:8000",
     model="tiny",
     requests=20,
-    rate_per_s=2.0,
-    burstiness=1.0,
-    max_in_flight=None,
     input_len=128,
     output_len=11,
-    seed=0,
     prompt_seed=7,
-    warmup=2,
     started=1_700_000_000.0,  # 2023-11-14 22:13:20 UTC
 )
 
 
 def good(number: int, *, ttft_s: float, tpot_s: float, phases: bool = False) -> Sample:
     """Due every half second, sent 1 ms late, 11 tokens."""
-    due = 0.5 * number
-    first = due + 0.001 + ttft_s
-    return Sample(
-        number=number,
-        due_s=due,
-        sent_s=due + 0.001,
-        first_s=first,
-        last_s=first + 10 * tpot_s,
+    return answered(
+        number,
+        ttft_s,
+        tpot_s,
+        sent=0.5 * number + 0.001,
+        tokens=11,
         prompt_tokens=128,
-        output_tokens=11,
-        gaps_s=[tpot_s] * 10,
         phases=Phases("p0", "d0", 0.01, 0.03, 0.02, 10 * tpot_s) if phases else None,
     )
 
 
 def bad(number: int, detail: str = "boom") -> Sample:
     """Due every half second, and answered with an error."""
-    return Sample(number, 0.5 * number, 0.5 * number + 0.001, failure="HTTP 500", detail=detail)
+    return failed(number, sent_s=0.5 * number + 0.001, detail=detail)
 
 
 def result(
@@ -61,8 +53,8 @@ def result(
         for second in range(10)
         for name, role in (engine.split() for engine in engines)
     ]
-    settings = msgspec.structs.replace(SETTINGS, rate_per_s=rate)
-    return Result(report(settings, samples, held_s=0.0, slo=slo), samples, label, loads)
+    asked = msgspec.structs.replace(SETTINGS, rate_per_s=rate)
+    return Result(report(asked, samples, held_s=0.0, slo=slo), samples, label, loads)
 
 
 def whole(

@@ -2,38 +2,17 @@ import io
 
 import msgspec
 
+from fakes.bench_runs import failed, settings, uneven
 from vdisagg.bench.progress import LATE_S, Progress
-from vdisagg.bench.report import Settings, report
-from vdisagg.bench.samples import Phases, Sample
+from vdisagg.bench.report import report
+from vdisagg.bench.samples import Phases
 from vdisagg.bench.slo import Slo
 from vdisagg.view.bench import BenchProgress, progress_line, report_text
 
-SETTINGS = Settings(
-    url="http://127.0.0.1:8000",
-    model="m",
-    requests=3,
-    rate_per_s=2.0,
-    burstiness=1.0,
-    max_in_flight=None,
-    input_len=10,
-    output_len=3,
-    seed=0,
-    prompt_seed=7,
-    warmup=2,
-    started=0.0,
-)
-GOOD = Sample(
-    number=0,
-    due_s=0.0,
-    sent_s=0.001,
-    first_s=0.101,
-    last_s=0.301,
-    prompt_tokens=10,
-    output_tokens=3,
-    gaps_s=[0.05, 0.15],
-)
-LATER = msgspec.structs.replace(GOOD, due_s=0.5, sent_s=0.501, first_s=0.601, last_s=0.801)
-FAILED = Sample(number=2, due_s=1.0, sent_s=1.001, failure="HTTP 500", detail="boom")
+SETTINGS = settings(url="http://127.0.0.1:8000", requests=3, output_len=3, prompt_seed=7)
+GOOD = uneven(0, 0.001)
+LATER = uneven(0, 0.501)
+FAILED = failed(2, sent_s=1.001, detail="boom")
 
 
 def test_the_report_reads_like_this() -> None:
@@ -64,8 +43,8 @@ def test_what_was_not_measured_is_a_dash() -> None:
 
 
 def test_a_load_without_a_rate_says_so() -> None:
-    settings = msgspec.structs.replace(SETTINGS, rate_per_s=None, max_in_flight=32)
-    text = report_text(report(settings, [GOOD], held_s=1.0))
+    asked = msgspec.structs.replace(SETTINGS, rate_per_s=None, max_in_flight=32)
+    text = report_text(report(asked, [GOOD], held_s=1.0))
     assert "sent late" not in text
     assert "all at once, at most 32 in flight" in text
     assert "late" not in text
@@ -97,8 +76,8 @@ def test_goodput_phases_links_and_notes_are_shown_where_there_are_any() -> None:
 
 def test_a_trace_a_ramp_and_several_processes_are_said() -> None:
     more = {"rate_per_s": None, "dataset": "mooncake t.jsonl", "input_len": None, "workers": 2}
-    settings = msgspec.structs.replace(SETTINGS, **more, output_len=None, ramp_s=5.0)
-    text = report_text(report(settings, [GOOD, LATER], held_s=0.0))
+    asked = msgspec.structs.replace(SETTINGS, **more, output_len=None, ramp_s=5.0)
+    text = report_text(report(asked, [GOOD, LATER], held_s=0.0))
     assert "load          3 requests, of mooncake t.jsonl" in text
     assert "asked         by the trace's clock, 2 requests/s, rising to it for 5 s" in text
     assert "achieved      2 requests/s sent by 2 processes" in text
