@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -211,10 +211,8 @@ def test_a_controller_that_is_killed_at_any_moment_leaves_no_handle(aborted: boo
     assert any(given_back for _, given_back in fates)
 
 
-@pytest.mark.parametrize("seed", range(150))
-def test_connections_that_break_under_what_was_said_leave_no_handle(seed: int) -> None:
-    rng = random.Random(seed)
-    world = known(World(2, 2))
+def busy(world: World, rng: random.Random) -> Iterator[None]:
+    """30 requests. After each come some moves, at times an abort, and what the caller does."""
     for i in range(30):
         world.add(f"r{i}", max_tokens=rng.choice([1, 2, 5]))
         for _ in range(rng.randrange(8)):
@@ -223,6 +221,14 @@ def test_connections_that_break_under_what_was_said_leave_no_handle(seed: int) -
         name = f"r{rng.randrange(i + 1)}"
         if rng.random() < 0.3 and name not in world.aborted and not world.ended[name]:
             world.abort(name)
+        yield
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_connections_that_break_under_what_was_said_leave_no_handle(seed: int) -> None:
+    rng = random.Random(seed)
+    world = known(World(2, 2))
+    for _ in busy(world, rng):
         away = [name for name, engine in world.engines.items() if not engine.connected]
         if away and rng.random() < 0.7:
             if rng.random() < 0.3:
@@ -239,14 +245,7 @@ def test_connections_that_break_under_what_was_said_leave_no_handle(seed: int) -
 def test_controllers_killed_again_and_again_leave_no_handle(seed: int) -> None:
     rng = random.Random(seed)
     world = known(World(2, 2))
-    for i in range(30):
-        world.add(f"r{i}", max_tokens=rng.choice([1, 2, 5]))
-        for _ in range(rng.randrange(8)):
-            if moves := list(world.moves()):
-                rng.choice(moves)()
-        name = f"r{rng.randrange(i + 1)}"
-        if rng.random() < 0.3 and name not in world.aborted and not world.ended[name]:
-            world.abort(name)
+    for _ in busy(world, rng):
         if rng.random() < 0.15:
             world.take_over(lambda count: rng.randrange(count + 1))
         away = [name for name, engine in world.engines.items() if not engine.connected]
