@@ -44,12 +44,16 @@ def test_each_ratio_is_measured_and_the_cluster_is_as_it_was(cluster: RealCluste
     assert engines(cluster) == ["p0", "d0", "d1"]
 
 
-def test_a_ratio_that_cant_be_ends_it_before_anything_is_taken_down(cluster: RealCluster) -> None:
+def test_what_cant_be_ends_it_before_anything_is_taken_down(cluster: RealCluster) -> None:
     before = cluster.status().pid
-    words = ("--name", cluster.name, "--ratios", "2:1,2:2", *LOAD)
-    done = cluster.home.vdisagg("bench", *words, check=False)
-    assert done.returncode == 2
-    assert "the cluster has 3 engines, this names 4; say ratios that add up to 3" in done.stderr
+    for words, said in (
+        (("2:1,2:2",), "the cluster has 3 engines, this names 4; say ratios that add up to 3"),
+        (("2:1", "--api-key-env", "NOT_SET"), "--api-key-env NOT_SET: the variable is not set"),
+    ):
+        asked = ("--name", cluster.name, *LOAD, "--ratios", *words)
+        done = cluster.home.vdisagg("bench", *asked, check=False)
+        assert done.returncode == 2
+        assert said in done.stderr
     assert cluster.status().pid == before
 
 

@@ -263,7 +263,9 @@ def bench(
     _check_rates(options, rates)
     _check_writable(save, report)
     name = None if url is not None else chosen(None, name)
-    sides = _sides(name, url, model, api_key_env, baseline=baseline, baseline_url=baseline_url)
+    sides: list[Side] = []
+    if not divisions:
+        sides = _sides(name, url, model, api_key_env, baseline=baseline, baseline_url=baseline_url)
     with BenchProgress() as view:
         campaign = Campaign(options, clock=time.time, watch=view.watch, rates=rates, attain=attain)
         try:
@@ -399,6 +401,7 @@ def _try_divisions(
     before = Topology.model_validate_json(json.dumps(recorded.plan.topology))
     file = Path(recorded.plan.topology_file)
     topologies = [(division, divided(before, division)) for division in divisions]
+    cluster_target(name, model, api_key_env)  # a key that is not there is told before a relaunch
     now = division_of(before)
     try:
         for division, topology in topologies:
