@@ -24,6 +24,7 @@ from typing import Final
 
 from fakes.engine import KvStore
 from hosts.stub import NetworkEngine, _SideChannel
+from hosts.stub import main as stock
 from vdisagg.control import wire
 from vdisagg.plan.model import Address
 
@@ -50,9 +51,7 @@ def install(directory: Path) -> Path:
 def main(words: list[str]) -> int:
     """The command line of vLLM."""
     if words[:1] in (["--version"], ["-v"]) or "--headless" not in words:
-        from faults.stub_front import main as front_end
-
-        return front_end(words)
+        return stock(words)
     core = subprocess.Popen([sys.executable, "-c", CODE.format(what="core"), *words, CORE])
     signal.signal(signal.SIGTERM, lambda number, frame: core.terminate())
     core.wait()

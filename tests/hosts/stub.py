@@ -70,9 +70,14 @@ def main(words: list[str]) -> int:
     print(f"stub of vLLM {version}: {' '.join(words)}", flush=True)
     if asked.headless:
         return _engine(asked, version)
-    from hosts.stub_front import front_end  # here: an engine has no time for it
+    from fakes.completions import front_end  # here: an engine has no time for it
 
-    return front_end(asked)
+    return front_end(
+        (asked.host, asked.port),
+        Address(asked.data_parallel_address, asked.data_parallel_rpc_port),
+        api_servers=asked.api_server_count,
+        key=os.environ.get("VLLM_API_KEY"),
+    )
 
 
 def _engine(asked: argparse.Namespace, version: str) -> int:

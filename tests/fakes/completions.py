@@ -1,17 +1,17 @@
-"""The front end of the stand-in: completions over HTTP, whole or as a stream, token ids in and out."""
+"""HTTP before a fake front end: completions, whole or as a stream; token ids or text in, token ids out."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import queue
 import signal
+import socket
 import socketserver
 import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from fakes.front import FakeFront
 from vdisagg.control import wire
@@ -23,27 +23,17 @@ SAMPLING: Final = ("max_tokens", "temperature", "seed", "presence_penalty", "log
 REASONS: Final = {wire.LENGTH: "length"}
 
 
-def main(words: list[str]) -> int:
-    """`vllm --version`, or `vllm serve` without engines of its own, until TERM."""
-    if words[:1] in (["--version"], ["-v"]):
-        print("0.32.0")
-        return 0
-    parser = argparse.ArgumentParser()
-    parser.add_argument("command", choices=["serve"])
-    parser.add_argument("model")
-    parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=8000)
-    parser.add_argument("--data-parallel-address", default="127.0.0.1")
-    parser.add_argument("--data-parallel-rpc-port", type=int, default=29550)
-    asked, _ = parser.parse_known_args(words)
+def front_end(
+    address: tuple[str, int], handshake: Address, *, api_servers: int = 1, key: str | None = None
+) -> NoReturn:
+    """Serve until TERM. HTTP opens once the controller has attached, as with vLLM. `key`: what a
+    request has to bear."""
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
-    handshake = Address(asked.data_parallel_address, asked.data_parallel_rpc_port)
-    front = FakeFront(handshake, patience_s=PATIENCE_S)
+    front = FakeFront(handshake, api_servers=api_servers, patience_s=PATIENCE_S)
     front.attach()
-    http = Http((asked.host, asked.port), front)
+    http = Http(address, front, key)
     threading.Thread(target=http.serve_forever, daemon=True).start()
     serve(front, http)
-    return 0
 
 
 class Question:
@@ -57,7 +47,7 @@ class Question:
         """Whether the client has hung up."""
 
 
-def serve(front: FakeFront, http: Http) -> None:
+def serve(front: FakeFront, http: Http) -> NoReturn:
     """The only thread that touches the front end's sockets."""
     live: dict[str, tuple[Question, int]] = {}
     while True:
@@ -83,8 +73,11 @@ class Http(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, address: tuple[str, int], front: FakeFront) -> None:
+    def __init__(self, address: tuple[str, int], front: FakeFront, key: str | None) -> None:
+        if ":" in address[0]:
+            self.address_family = socket.AF_INET6
         self.asking: queue.SimpleQueue[Question] = queue.SimpleQueue()
+        self.key = key
         self._front = front
         super().__init__(address, Api)
 
@@ -115,7 +108,13 @@ class Api(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        question = Question(body["prompt"], {k: body[k] for k in SAMPLING if k in body})
+        key = self.server.key
+        if key is not None and self.headers.get("authorization") != f"Bearer {key}":
+            self._reply(401, {"error": "Unauthorized"})
+            return
+        prompt = body["prompt"]
+        prompt = list(prompt.encode()) if isinstance(prompt, str) else prompt
+        question = Question(prompt, {k: body[k] for k in SAMPLING if k in body})
         self.server.asking.put(question)
         try:
             if body.get("stream"):
