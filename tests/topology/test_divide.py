@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from vdisagg.errors import UsageError
-from vdisagg.topology.divide import Division, divided, division_of, parse_divisions
+from vdisagg.topology.divide import Division, divided, division_of, parse_divisions, recorded
 from vdisagg.topology.engines import assign_gpus, engines
 
 GPUS = """\
@@ -40,6 +40,17 @@ def test_engines_without_gpus_are_divided_too(loaded) -> None:
     new = divided(loaded(CPU), Division(2, 1))
     assert division_of(new) == Division(2, 1)
     assert [e.node for e in engines(new)] == ["here"] * 3
+
+
+LISTED = GPUS.replace("count: 2, args: {max_num_seqs: 4}", "instances: [{gpus: [1]}, {name: x}]")
+
+
+@pytest.mark.parametrize("text", [GPUS, CPU, LISTED])
+def test_the_topology_of_a_plan_is_the_one_that_it_was_made_of(loaded, text: str) -> None:
+    topology = loaded(text)
+    again = recorded(topology.model_dump(mode="json"))
+    assert again.model_dump() == topology.model_dump()
+    assert division_of(again) == division_of(topology)
 
 
 def test_all_else_stays_as_it_was(loaded) -> None:

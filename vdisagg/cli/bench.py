@@ -386,20 +386,17 @@ def _try_divisions(
     api_key_env: str | None,
 ) -> None:
     """Measure each division of the cluster's engines; leave the cluster as it was."""
-    import json
-
     from vdisagg.bench import loop
     from vdisagg.bench.campaign import Side
     from vdisagg.bench.targets import cluster_insight, cluster_target
     from vdisagg.cluster import record
-    from vdisagg.topology.divide import divided, division_of
-    from vdisagg.topology.model import Topology
+    from vdisagg.topology.divide import divided, division_of, recorded
 
-    recorded = record.read(record.state_root() / name)
-    if recorded is None:
+    present = record.read(record.state_root() / name)
+    if present is None:
         raise Failure(f"cluster {name} is not up; next: `vdisagg up` it")
-    before = Topology.model_validate_json(json.dumps(recorded.plan.topology))
-    file = Path(recorded.plan.topology_file)
+    before = recorded(present.plan.topology)
+    file = Path(present.plan.topology_file)
     topologies = [(division, divided(before, division)) for division in divisions]
     cluster_target(name, model, api_key_env)  # a key that is not there is told before a relaunch
     now = division_of(before)

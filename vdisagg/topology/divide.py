@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from vdisagg.errors import UsageError
 from vdisagg.topology.engines import assign_gpus, engines, side_of
@@ -33,6 +36,16 @@ def parse_divisions(text: str) -> list[Division]:
             raise UsageError(f"--ratios {text}: {word.strip()}: each role needs an engine")
         found[Division(int(prefill), int(decode))] = None
     return list(found)
+
+
+def recorded(resolved: Mapping[str, Any]) -> Topology:
+    """The topology that a plan was made of, out of the plan: there each side has its `count`, said or not,
+    which a file may not have beside `instances`."""
+    sides = {name: dict(resolved[name]) for name in ("prefill", "decode")}
+    for side in sides.values():
+        if side["instances"] is not None:
+            del side["count"]
+    return Topology.model_validate_json(json.dumps({**resolved, **sides}))
 
 
 def division_of(topology: Topology) -> Division:
