@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from vdisagg.control.link import FIRST_CONTACT_S, PROOFS, Link, Urgency, pace_s
 from vdisagg.plan.model import Heartbeat

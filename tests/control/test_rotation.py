@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from vdisagg.control.actions import Pair
 from vdisagg.control.engine import Engine

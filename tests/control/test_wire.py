@@ -60,7 +60,7 @@ def test_outputs_survive_decoding_and_encoding() -> None:
         [5, 6],
         new_logprobs=wire.raw([[1], [0.5]]),
         finish_reason=wire.STOP,
-        stop_reason=wire.raw("x"),
+        stop_reason="x",
         prefill_stats=wire.raw({"num_cached_tokens": 3}),
     )
     message = wire.Outputs(

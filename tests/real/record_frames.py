@@ -26,8 +26,8 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
 from real.ask import post, random_prompt  # noqa: E402  # the path above comes first
-from vdisagg.control import endpoint, front, sockets  # noqa: E402
 from vdisagg.control.controller import Controller  # noqa: E402
+from vdisagg.control.sockets import Sockets  # noqa: E402
 from vdisagg.launch.here import here_for, taken_ports  # noqa: E402
 from vdisagg.launch.local import LocalRunner  # noqa: E402
 from vdisagg.plan.make import make_plan  # noqa: E402
@@ -37,10 +37,11 @@ Recorded = dict[str, list[list[str]]]
 
 
 def recording(kind_of: dict[int, str], recorded: Recorded) -> Any:
-    """`sockets.messages`, that keeps what it yields under the socket's purpose."""
+    """`Sockets.messages`, that keeps what it yields under the socket's purpose."""
+    read = Sockets.messages
 
-    def messages(socket: zmq.Socket[bytes], *, frames: int) -> Iterator[list[bytes]]:
-        for message in sockets.messages(socket, frames=frames):
+    def messages(self: Sockets, socket: zmq.Socket[bytes], *, frames: int) -> Iterator[list[bytes]]:
+        for message in read(self, socket, frames=frames):
             purpose = kind_of.get(id(socket), "front end")
             recorded.setdefault(purpose, []).append(
                 [base64.b64encode(frame).decode() for frame in message]
@@ -77,7 +78,7 @@ def main() -> None:
             for purpose in ("handshake", "requests", "outputs"):
                 kind_of[id(getattr(point, f"_{purpose}"))] = f"{instance} {purpose}"
         recorded: Recorded = {}
-        endpoint.messages = front.messages = recording(kind_of, recorded)  # type: ignore[attr-defined]
+        Sockets.messages = recording(kind_of, recorded)  # type: ignore[method-assign]
         thread = threading.Thread(target=controller.run)
         thread.start()
         runner = LocalRunner()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from vdisagg.control import wire
 
@@ -11,8 +12,7 @@ Pair = tuple[str, str]
 """A link's two ends: a prefill and a decode instance."""
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(msgspec.Struct, frozen=True):
     """A message for an engine. `frames` are the tensors behind it."""
 
     instance: str
@@ -21,8 +21,7 @@ class Send:
     frames: Sequence[bytes] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(msgspec.Struct, frozen=True):
     """Outputs for one API server of the front end. `timestamp` 0.0: there is no engine's, take ours."""
 
     api: int
@@ -32,8 +31,7 @@ class Reply:
     weight_version: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Beat:
+class Beat(msgspec.Struct, frozen=True):
     """A request's KV has arrived over a link.
 
     `matched`: whether decode's first token was prefill's; None where that can't be told (sampling). Of
@@ -49,8 +47,7 @@ class Beat:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Miss:
+class Miss(msgspec.Struct, frozen=True):
     """A transfer, or a probe, failed on a link."""
 
     link: Pair
@@ -58,15 +55,13 @@ class Miss:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Tainted:
+class Tainted(msgspec.Struct, frozen=True):
     """A decode engine has, or may have, read what prefill had not written for it."""
 
     instance: str
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
+class Note(msgspec.Struct, frozen=True):
     """Something that a person would want to know."""
 
     subject: str

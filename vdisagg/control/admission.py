@@ -14,7 +14,7 @@ from typing import Final
 
 import zmq
 
-from vdisagg.control.sockets import Sockets, messages, send
+from vdisagg.control.sockets import Sockets, send
 from vdisagg.plan.model import Plan
 
 ZAP: Final = "inproc://zeromq.zap.01"
@@ -32,12 +32,13 @@ class Admission:
         self._admitted = admitted
         self._refused = refused
         self._told: set[tuple[str, str]] = set()
+        self._sockets = sockets
         self._socket = sockets.make(zmq.REP)
         self._socket.bind(ZAP)
         sockets.watch(self._socket, self._on_request, awaited=True)
 
     def _on_request(self) -> None:
-        for version, request, domain, address, *_ in messages(self._socket, frames=6):
+        for version, request, domain, address, *_ in self._sockets.messages(self._socket, frames=6):
             peer = canonical(address.decode())
             known = peer in self._admitted
             code, reason = (b"200", b"") if known else (b"400", b"not a node of this cluster")

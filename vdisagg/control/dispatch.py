@@ -204,7 +204,7 @@ class Dispatch:
         actions: list[Action] = []
         replies: dict[int, list[wire.Output]] = {}
         legs = self._legs.flights
-        for output in message.outputs:
+        for output in message.outputs:  # thousands a second go through here
             flight = legs.get(output.request_id)
             if flight is None:
                 actions += self._stray(instance, output, now=now)
@@ -227,9 +227,12 @@ class Dispatch:
             flight.sent = True
             if output.new_token_ids or output.finish_reason is not None:
                 output.request_id = flight.front_id
-                replies.setdefault(flight.api, []).append(output)
+                self.counts.output_tokens += len(output.new_token_ids)
+                if flight.api in replies:
+                    replies[flight.api].append(output)
+                else:
+                    replies[flight.api] = [output]
         for api, outputs in replies.items():
-            self.counts.output_tokens += sum(len(output.new_token_ids) for output in outputs)
             actions.append(Reply(api, outputs, message.timestamp, frames, message.weight_version))
         return actions + self._flights.admit(now=now) if self._flights.held else actions
 
@@ -473,7 +476,7 @@ class Dispatch:
         if flight.told and not flight.begun:
             del output.new_token_ids[0]
         flight.begun = True
-        output.kv_transfer_params = output.ec_transfer_params = wire.NIL
+        output.kv_transfer_params, output.ec_transfer_params = wire.NIL, None
         if output.finish_reason is None:
             return actions, True
         return [*actions, *self._finish(flight, output, now=now)], flight.api != PROBE

@@ -18,7 +18,7 @@ from typing import Final, Protocol
 import zmq
 
 from vdisagg.control import wire
-from vdisagg.control.sockets import Connections, Handler, Sockets, messages, send
+from vdisagg.control.sockets import Connections, Handler, Sockets, send
 from vdisagg.errors import ProtocolError
 from vdisagg.plan.model import Instance
 
@@ -142,7 +142,7 @@ class Endpoint:
         return handle
 
     def _on_handshake(self) -> None:
-        for identity, payload, *_ in messages(self._handshake, frames=2):
+        for identity, payload, *_ in self._sockets.messages(self._handshake, frames=2):
             greeting = wire.decode_greeting(payload)
             if greeting.status == "HELLO":
                 self._begin()
@@ -163,7 +163,7 @@ class Endpoint:
             connections.renew()
 
     def _on_ready_payload(self) -> None:
-        for _identity, payload, *_ in messages(self._requests, frames=2):
+        for _identity, payload, *_ in self._sockets.messages(self._requests, frames=2):
             self._payload = payload
             self._perhaps_ready()
 
@@ -176,7 +176,7 @@ class Endpoint:
         self._events.engine_ready(self._name, self._payload, ready)
 
     def _on_outputs(self) -> None:
-        for payload, *frames in messages(self._outputs, frames=1):
+        for payload, *frames in self._sockets.messages(self._outputs, frames=1):
             # Outputs bear no numbers, so what may be a second connection's must not pass for more of
             # the first one's: its coming has been told by the time that its message is here.
             self._connections[-1].look()

@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import msgspec
+
 from vdisagg.cluster.admin import InstanceStatus, LinkStatus
 from vdisagg.control import rotation, wire
 from vdisagg.control.actions import Beat, Miss, Note, Pair
@@ -362,7 +364,7 @@ class Fleet:
             return  # it stays as it was left, until its ends are connected again
         reason = f"{lost[0].name} is {lost[0].life.state}"
         if link.state == "cold":
-            self.links[pair] = replace(link, reason=reason)
+            self.links[pair] = msgspec.structs.replace(link, reason=reason)
         else:
             self.links[pair] = link.end_lost(reason, now=now)
 

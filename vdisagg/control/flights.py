@@ -241,7 +241,7 @@ class Flights:
         if flight.api == PROBE:
             self.end(flight)
             return [*actions, Miss(flight.link, True, reason)]
-        if output is None or output.mm_cache_miss_hashes == wire.NIL:
+        if output is None or output.mm_cache_miss_hashes is None:
             refused = output is not None
             again = self.again(flight, reason, avoid=avoid, refused=refused, now=now)
             if again:

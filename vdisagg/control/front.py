@@ -30,7 +30,7 @@ from vdisagg.control.channel import (
     take_number,
 )
 from vdisagg.control.knock import Knock
-from vdisagg.control.sockets import Connections, Handler, Sockets, messages, send
+from vdisagg.control.sockets import Connections, Handler, Sockets, send
 from vdisagg.control.wire import Addresses
 from vdisagg.errors import ProtocolError
 from vdisagg.plan.model import Address
@@ -282,7 +282,7 @@ class Front:
         socket = self._handshake
         if socket is None:
             return
-        for payload, *_ in messages(socket, frames=1):
+        for payload, *_ in self._sockets.messages(socket, frames=1):
             addresses = wire.decode_welcome(payload).addresses
             if len(addresses.inputs) != len(addresses.outputs):
                 raise ProtocolError("the front end names another number of inputs than of outputs")
@@ -320,7 +320,7 @@ class Front:
             server.back_by = self._clock() + RETURN_S
 
     def _on_message(self, server: _ApiServer) -> None:
-        for kind, payload, *frames in messages(server.input, frames=2):
+        for kind, payload, *frames in self._sockets.messages(server.input, frames=2):
             if server.heard is not None:
                 server.heard = self._clock()
             if kind == ANSWER:

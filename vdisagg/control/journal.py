@@ -30,7 +30,7 @@ MAX_BYTES: Final = 8 << 20
 """A new controller reads so much before it does anything: up to half a second on a slow core."""
 
 READ_BYTES: Final = 64 << 10
-"""Read back in one call of `tidy`, at most: up to 4 ms on a slow core."""
+"""Read back in one call of `tidy`, at most, and not before there is as much: up to 4 ms on a slow core."""
 
 READ_SHARE: Final = 16
 """Of a backlog that has grown beyond that, this part is read: it doesn't grow without end."""
@@ -157,12 +157,12 @@ class Journal:
         self._append(LEGS, 0, 0, [encode(notes)])
 
     def tidy(self) -> None:
-        """To be called often: reads back a little of what was written, which is how the live state is
-        known when the file is long and a new one has to begin."""
+        """To be called often: reads back what was written, when it has become a little, which is how the
+        live state is known when the file is long and a new one has to begin."""
         if self._over:
             self._note()
         backlog = self._size - self._recalled_to
-        if self.fault or (not backlog and self._size <= self._limit):
+        if self.fault or (backlog < READ_BYTES and self._size <= self._limit):
             return
         try:
             up_to_date = self._read_on(max(READ_BYTES, backlog // READ_SHARE))

@@ -16,9 +16,11 @@ token and decode's first differ on it, it has to prove itself again.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Final
+
+import msgspec
+from msgspec.structs import replace
 
 from vdisagg.cluster.admin import LinkState
 from vdisagg.plan.model import Heartbeat
@@ -53,8 +55,7 @@ def pace_s(heartbeat: Heartbeat) -> float:
     return min(heartbeat.interval_s, heartbeat.limit_s / 2)
 
 
-@dataclass(frozen=True)
-class Link:
+class Link(msgspec.Struct, frozen=True):
     """State of one link. Times are of the controller's monotonic clock, in seconds."""
 
     state: LinkState = "cold"

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final, Protocol
+
+import msgspec
 
 from vdisagg.control.actions import Pair
 from vdisagg.control.flight import Legs, Stage
@@ -52,8 +53,7 @@ class Ways(Protocol):
         """Whether engines are just coming back to a new controller, so that there is no hurry."""
 
 
-@dataclass(frozen=True, slots=True)
-class Way:
+class Way(msgspec.Struct, frozen=True):
     """The first leg: which, and where; and the link that is taken. `prefill` or `decode` empty: none."""
 
     stage: Stage

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import select
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
@@ -33,9 +34,10 @@ TTL_UNIT_S: Final = 0.1
 MOST_TTL_S: Final = 6553.0
 """ZMTP sends the time to live in these units, in 16 bits."""
 
-EVENTS, POLLIN, RCVMORE = int(zmq.EVENTS), int(zmq.POLLIN), int(zmq.RCVMORE)
-NOBLOCK, SNDMORE = int(zmq.NOBLOCK), int(zmq.SNDMORE)
-"""As plain integers: arithmetic on pyzmq's enumerations shows in a profile."""
+EVENTS: Final = zmq.EVENTS
+POLLIN, NOBLOCK, SNDMORE = int(zmq.POLLIN), int(zmq.NOBLOCK), int(zmq.SNDMORE)
+"""As plain integers: arithmetic on pyzmq's enumerations shows in a profile. An option is looked up among
+them in any case, faster when it is one."""
 
 BEGUN: Final = int(zmq.EVENT_ACCEPTED | zmq.EVENT_CONNECTED)
 MADE: Final = int(zmq.EVENT_HANDSHAKE_SUCCEEDED)
@@ -55,6 +57,11 @@ class Sockets:
     A source is *awaited* (read as soon as it can be) or looked at every LOOK_S only. Each wake-up costs
     more than what there is to do for most messages, and engines talk unasked: one whose blocks have
     not been read yet reports statistics over a hundred times a second.
+
+    Sockets are awaited through the file descriptors that ZeroMQ gives for that: one system call, where its
+    own poll makes several for each socket. Such a descriptor tells once that there is news for its socket.
+    So a socket stays among the `_unread` until it has been read dry; and the look at all sources, which asks
+    ZeroMQ itself, would find what were missed.
     """
 
     def __init__(self, *, heartbeat_s: float | None = None) -> None:
@@ -63,7 +70,12 @@ class Sockets:
         self._heartbeat_s = heartbeat_s
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._all = zmq.Poller()
-        self._awaited = zmq.Poller()
+        self._awaited: dict[zmq.Socket[bytes] | int, int] = {}
+        """With their descriptors."""
+        self._by_descriptor: dict[int, zmq.Socket[bytes] | int] = {}
+        self._news = select.poll()
+        self._unread: set[zmq.Socket[bytes] | int] = set()
+        """Awaited sockets that have, perhaps, not been read dry."""
         self._next_look = 0.0
         self._handlers: dict[object, Handler] = {}
         self._made: set[zmq.Socket[bytes]] = set()
@@ -126,13 +138,24 @@ class Sockets:
 
     def await_(self, source: zmq.Socket[bytes] | int) -> None:
         """Something is due on a watched source: read it as soon as it comes."""
-        if source not in self._awaited:
-            self._awaited.register(source, zmq.POLLIN)
+        if source in self._awaited:
+            return
+        if isinstance(source, int):
+            descriptor = source
+        else:
+            descriptor = int(source.get(zmq.FD))
+            self._unread.add(source)
+        self._awaited[source] = descriptor
+        self._by_descriptor[descriptor] = source
+        self._news.register(descriptor, select.POLLIN)
 
     def rest(self, source: zmq.Socket[bytes] | int) -> None:
         """Nothing is due on a watched source any more."""
-        if source in self._awaited:
-            self._awaited.unregister(source)
+        descriptor = self._awaited.pop(source, None)
+        if descriptor is not None:
+            self._news.unregister(descriptor)
+            del self._by_descriptor[descriptor]
+            self._unread.discard(source)
 
     def forget(self, source: zmq.Socket[bytes] | int) -> None:
         """Stop watching; a socket is closed as well."""
@@ -147,15 +170,15 @@ class Sockets:
         """Wait for input, at most LOOK_S, and let each readable source's handler run once."""
         self.handle(self.wait())
 
-    def wait(self) -> list[zmq.Socket[bytes] | int]:
-        """Wait for input, at most LOOK_S: the sources that are readable."""
+    def wait(self) -> Iterable[zmq.Socket[bytes] | int]:
+        """Wait for input, at most LOOK_S: the sources that may be readable."""
         now = time.monotonic()
-        if now < self._next_look:
-            readable = self._awaited.poll(math.ceil((self._next_look - now) * 1000))
-        else:
+        if now >= self._next_look:
             self._next_look = now + LOOK_S
-            readable = self._all.poll(0)
-        return [source for source, _ in readable]
+            return [source for source, _ in self._all.poll(0)]
+        wait_s = 0.0 if self._unread else self._next_look - now
+        news = [self._by_descriptor[told] for told, _ in self._news.poll(math.ceil(wait_s * 1000))]
+        return {*news, *self._unread} if self._unread else news
 
     def handle(self, readable: Iterable[zmq.Socket[bytes] | int]) -> None:
         """Let the handler of each of these sources run once."""
@@ -163,6 +186,33 @@ class Sockets:
             handler = self._handlers.get(source)
             if handler is not None:  # an earlier handler of this turn may have closed it
                 handler()
+
+    def messages(self, socket: zmq.Socket[bytes], *, frames: int) -> Iterator[list[bytes]]:
+        """What lies ready on a socket, at most BURST messages.
+
+        Raises ProtocolError for one with fewer than `frames` frames.
+        """
+        if socket in self._awaited:
+            self._unread.add(socket)
+        try:
+            for _ in range(BURST):
+                frame = socket.recv(NOBLOCK, copy=False)
+                message = [frame.bytes]
+                while frame.more:
+                    frame = socket.recv(NOBLOCK, copy=False)
+                    message.append(frame.bytes)
+                if len(message) < frames:
+                    what = f"a message of {len(message)} frames"
+                    raise ProtocolError(f"{what}, where {frames} are due")
+                yield message
+                # Asking is cheaper than the exception of a socket that has been read dry.
+                if not int(socket.get(EVENTS)) & POLLIN:
+                    break
+            else:
+                return
+        except zmq.Again:
+            pass
+        self._unread.discard(socket)
 
     def close(self) -> None:
         """Close everything."""
@@ -178,23 +228,6 @@ def send(socket: zmq.Socket[bytes], frames: Sequence[bytes]) -> None:
     for number, frame in enumerate(frames):
         more = SNDMORE if number < last else 0
         socket.send(frame, NOBLOCK | more, copy=len(frame) < COPY_BELOW)
-
-
-def messages(socket: zmq.Socket[bytes], *, frames: int) -> Iterator[list[bytes]]:
-    """What lies ready on a socket, at most BURST messages.
-
-    Raises ProtocolError for one with fewer than `frames` frames.
-    """
-    for _ in range(BURST):
-        # Asking first is cheaper than the exception that ends each burst otherwise.
-        if not int(socket.getsockopt(EVENTS)) & POLLIN:
-            return
-        message = [socket.recv(NOBLOCK)]
-        while socket.getsockopt(RCVMORE):
-            message.append(socket.recv(NOBLOCK))
-        if len(message) < frames:
-            raise ProtocolError(f"a message of {len(message)} frames, where {frames} are due")
-        yield message
 
 
 class Connections:
@@ -249,7 +282,7 @@ class Connections:
 
     def look(self) -> None:
         """Take news in now, if there are any, rather than when their turn comes."""
-        if int(self._monitor.getsockopt(EVENTS)) & POLLIN:
+        if int(self._monitor.get(EVENTS)) & POLLIN:
             self._read()
 
     def _make(self, descriptor: int) -> None:

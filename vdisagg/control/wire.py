@@ -4,7 +4,8 @@ vLLM encodes these structures as msgpack arrays, so the order of the fields *is*
 structs say omit_defaults, which msgspec does not apply to arrays: every field is on the wire.) The
 order belongs to the vLLM version: tests/real/test_wire_contract.py holds every position against the
 installed vLLM, and `check_version` refuses versions that nobody has compared. What the controller only
-passes on is `Raw`: decoded never, copied once.
+passes on is `Raw`: decoded never, copied once. Of an output that is `Part`: there are many of them, nearly
+all parts are nil, and a `Raw` costs an object each time where None costs nothing.
 
 Tensors of a message travel in extra frames behind the first one and are referred to by index, so the
 frames of a message must stay together and in order.
@@ -35,6 +36,10 @@ STOP, LENGTH, ABORTED, ERROR, REPETITION = range(5)
 """Finish reasons, as integers on the wire."""
 
 NIL: Final = msgspec.Raw(b"\xc0")
+
+
+Part = Any
+"""Passed on as plain values: they are encoded again to the same bytes."""
 
 
 class AddRequest(msgspec.Struct, array_like=True, gc=False):
@@ -87,21 +92,21 @@ class Output(msgspec.Struct, array_like=True, gc=False):
     request_id: str
     new_token_ids: list[int]
     new_logprobs: msgspec.Raw = NIL
-    new_prompt_logprobs_tensors: msgspec.Raw = NIL
-    pooling_output: msgspec.Raw = NIL
+    new_prompt_logprobs_tensors: Part = None
+    pooling_output: Part = None
     finish_reason: int | None = None
-    stop_reason: msgspec.Raw = NIL
+    stop_reason: Part = None
     events: msgspec.Raw = NIL
     kv_transfer_params: msgspec.Raw = NIL
-    ec_transfer_params: msgspec.Raw = NIL
-    trace_headers: msgspec.Raw = NIL
+    ec_transfer_params: Part = None
+    trace_headers: Part = None
     prefill_stats: msgspec.Raw = NIL
-    routed_experts: msgspec.Raw = NIL
+    routed_experts: Part = None
     num_nans_in_logits: int = 0
-    mm_cache_miss_hashes: msgspec.Raw = NIL
-    new_sampling_mask: msgspec.Raw = NIL
-    spec_decode_metrics: msgspec.Raw = NIL
-    prompt_token_id_logprobs: msgspec.Raw = NIL
+    mm_cache_miss_hashes: Part = None
+    new_sampling_mask: Part = None
+    spec_decode_metrics: Part = None
+    prompt_token_id_logprobs: Part = None
 
 
 class ConnectorStats(msgspec.Struct):
