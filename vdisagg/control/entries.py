@@ -10,6 +10,7 @@ import mmap
 import os
 import struct
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -46,8 +47,13 @@ class Entry(NamedTuple):
 def head(what: bytes, api: int, number: int, parts: Sequence[bytes]) -> bytes:
     """What stands in front of an entry's parts."""
     count = len(parts)
-    sizes = struct.pack(f"<{count}Q", *map(len, parts))
-    return _HEAD.pack(what, api, number, count) + sizes
+    return _whole_head(count).pack(what, api, number, count, *map(len, parts))
+
+
+@lru_cache
+def _whole_head(parts: int) -> struct.Struct:
+    """_HEAD, and the sizes of so many parts."""
+    return struct.Struct(f"{_HEAD.format}{parts}Q")
 
 
 def read(path: Path, start: int = 0) -> Iterator[tuple[int, Entry]]:

@@ -19,7 +19,7 @@ class SentOutput(msgspec.Struct, array_like=True, gc=False):
 
     request_id: str
     new_token_ids: list[int]
-    new_logprobs: msgspec.Raw
+    new_logprobs: wire.Part
     new_prompt_logprobs_tensors: wire.Part
     pooling_output: wire.Part
     finish_reason: int | None

@@ -144,7 +144,8 @@ class Sockets:
             descriptor = source
         else:
             descriptor = int(source.get(zmq.FD))
-            self._unread.add(source)
+            if int(source.get(EVENTS)) & POLLIN:  # of which the descriptor may have told before
+                self._unread.add(source)
         self._awaited[source] = descriptor
         self._by_descriptor[descriptor] = source
         self._news.register(descriptor, select.POLLIN)
@@ -172,13 +173,13 @@ class Sockets:
 
     def wait(self) -> Iterable[zmq.Socket[bytes] | int]:
         """Wait for input, at most LOOK_S: the sources that may be readable."""
-        now = time.monotonic()
-        if now >= self._next_look:
-            self._next_look = now + LOOK_S
-            return [source for source, _ in self._all.poll(0)]
-        wait_s = 0.0 if self._unread else self._next_look - now
-        news = [self._by_descriptor[told] for told, _ in self._news.poll(math.ceil(wait_s * 1000))]
-        return {*news, *self._unread} if self._unread else news
+        wait_s = self._next_look - time.monotonic()
+        if wait_s > 0:
+            told = self._news.poll(0 if self._unread else math.ceil(wait_s * 1000))
+            if told or self._unread:
+                return {*(self._by_descriptor[news] for news, _ in told), *self._unread}
+        self._next_look = time.monotonic() + LOOK_S
+        return [source for source, _ in self._all.poll(0)]
 
     def handle(self, readable: Iterable[zmq.Socket[bytes] | int]) -> None:
         """Let the handler of each of these sources run once."""
@@ -224,10 +225,10 @@ class Sockets:
 
 def send(socket: zmq.Socket[bytes], frames: Sequence[bytes]) -> None:
     """Queue one message. Raises zmq.ZMQError where the socket can't take it."""
-    last = len(frames) - 1
-    for number, frame in enumerate(frames):
-        more = SNDMORE if number < last else 0
-        socket.send(frame, NOBLOCK | more, copy=len(frame) < COPY_BELOW)
+    *first, last = frames
+    for frame in first:
+        socket.send(frame, NOBLOCK | SNDMORE, len(frame) < COPY_BELOW)
+    socket.send(last, NOBLOCK, len(last) < COPY_BELOW)
 
 
 class Connections:
