@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -183,7 +184,7 @@ def test_what_an_earlier_controller_had_in_hand_is_not_timed(begun: bool) -> Non
 def finished(kept: int, count: int) -> Recent:
     """So many have finished: r1, r2, …"""
     desk = Desk()
-    desk.dispatch.recent = Recent(kept)
+    desk.dispatch = replace(desk.dispatch, recent=Recent(kept))
     for number in range(1, count + 1):
         desk.started(f"r{number}", max_tokens=1)
         (leg,) = desk.dispatch._legs.flights

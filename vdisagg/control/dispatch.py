@@ -19,7 +19,9 @@ decode leg. That leg reads it, or, aborted before it has, gives it back itself, 
 in. Where there is no such leg (the request was aborted before, the decode engine is gone) the handle
 is released through another one's, see release.py.
 
-What becomes of a request whose leg fails, or that can't be placed, is in flights.py.
+What becomes of a request whose leg fails, or that can't be placed, is in flights.py; what the ends of prefill
+legs bring in handing.py, the first and last outputs of answers in answers.py, and outputs that no request
+waits for in strays.py.
 """
 
 from __future__ import annotations
@@ -29,10 +31,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from vdisagg.control import canary, early, mode, wire
-from vdisagg.control.actions import Action, Beat, Miss, Note, Pair, Reply, Send, Tainted
+from vdisagg.control import mode, wire
+from vdisagg.control.actions import Action, Miss, Pair, Reply
+from vdisagg.control.answers import Answers
 from vdisagg.control.flight import PROBE, Flight, LegIds, Stage
-from vdisagg.control.flights import Counts, Flights, shown
+from vdisagg.control.flights import Counts, Flights
+from vdisagg.control.handing import Handing
 from vdisagg.control.handover import Handover, without_transfer
 from vdisagg.control.ledger import Ledger, NoLedger, OpenLeg
 from vdisagg.control.legs import LegBook
@@ -40,6 +44,7 @@ from vdisagg.control.placing import Placing, Way, Ways
 from vdisagg.control.recent import Recent
 from vdisagg.control.release import Releases
 from vdisagg.control.routing import Policy
+from vdisagg.control.strays import Strays
 from vdisagg.control.unheard import Unheard
 
 MAX_ID: Final = 1024
@@ -100,6 +105,28 @@ class Dispatch:
             self.counts,
             request_s=self.limits.request_s,
         )
+        self._handing = Handing(
+            self.handover,
+            self._flights,
+            self._legs,
+            self._placing,
+            self.ways,
+            self._releases,
+            self._unheard,
+            self.ledger,
+            self.counts,
+        )
+        self._answers = Answers(
+            self._flights,
+            self._legs,
+            self._placing,
+            self.ways,
+            self.ledger,
+            self.counts,
+            self.recent,
+            lease_s=self.limits.lease_s,
+        )
+        self._strays = Strays(self._ids, self._releases, self._legs, self._unheard)
 
     # -- what the front end sends -------------------------------------------------------------
 
@@ -207,15 +234,15 @@ class Dispatch:
         for output in message.outputs:  # thousands a second go through here
             flight = legs.get(output.request_id)
             if flight is None:
-                actions += self._stray(instance, output, now=now)
+                actions += self._strays.take(instance, output, now=now)
                 continue
             if flight.stage is Stage.PREFILL:
-                actions += self._prefilled(flight, output, now=now)
+                actions += self._handing.take(flight, output, now=now)
                 continue
             if flight.proof is not None and flight.stage is Stage.WHOLE:
                 flight.alone_top += wire.top_logprobs(output.new_logprobs, frames)
             if not flight.begun or output.finish_reason is not None:
-                answered, pass_on = self._answered(flight, output, now=now)
+                answered, pass_on = self._answers.take(flight, output, now=now)
                 actions += answered
                 if not pass_on:
                     continue
@@ -247,7 +274,7 @@ class Dispatch:
         self._releases.instance_lost(name)
         self._legs.lost(name)
         self._unheard.lost(name)
-        avoid = self._all_with(name)
+        avoid = self._placing.all_with(name)
         actions: list[Action] = []
         for flight in list(self._flights.by_key.values()):
             unread = flight.unread and flight.prefill == name
@@ -318,7 +345,7 @@ class Dispatch:
             reason = f"no output of its {leg} leg on {flight.at} within {limit:g} s"
             if hung:  # most likely prefill's fault: a decode engine that is at work says so
                 actions.append(Miss(flight.link, False, reason))
-                avoid = self._all_with(flight.prefill)
+                avoid = self._placing.all_with(flight.prefill)
                 actions += self._flights.fail(flight, reason, now=now, avoid=avoid)
             else:
                 actions += self._legs.drop(flight, now=now)
@@ -369,10 +396,6 @@ class Dispatch:
 
     # -- where a request goes -----------------------------------------------------------------
 
-    def _all_with(self, name: str) -> set[Pair]:
-        """All ways that need an instance: its links, and what it would compute alone."""
-        return {("", name), *(link for link in self.ways.routable() if name in link)}
-
     def _refusal(self, request: wire.AddRequest) -> str:
         """Why a request can't be served at all; empty when it can."""
         if len(request.request_id) > MAX_ID:
@@ -390,188 +413,3 @@ class Dispatch:
         if sampling is not None:
             sampling = mode.without_mode(without_transfer(sampling))
         return Flight(*key, request, frames, sampling, started=now, colocated=colocated)
-
-    # -- legs ---------------------------------------------------------------------------------
-
-    def _prefilled(self, flight: Flight, output: wire.Output, *, now: float) -> list[Action]:
-        if output.finish_reason is None:
-            return []
-        sampling = flight.asked_sampling
-        handed = None
-        if output.finish_reason in (wire.LENGTH, wire.STOP) and sampling is not None:
-            handed = self.handover.decode(sampling, output)
-        if handed is None:
-            self.ledger.over(flight.leg)
-            reason = f"{flight.prefill} ended the prefill leg without a handle"
-            avoid = self._all_with(flight.prefill)
-            return self._flights.fail(flight, reason, now=now, output=output, avoid=avoid)
-        self._unheard.learn(flight.prefill, output.kv_transfer_params)
-        self._releases.caught_up(flight.prefill, flight.leg)
-        if not self._still_linked(flight):
-            reason = f"no working link from {flight.prefill} to a decode instance"
-            release = self._releases.release(
-                flight.link, output.kv_transfer_params, leg=flight.leg, now=now
-            )
-            return [*release, *self._flights.fail(flight, reason, now=now, output=output)]
-        self._legs.leave(flight)
-        flight.instants.note_prefill(flight.prefill, output, now=now)
-        flight.handle = output.kv_transfer_params
-        flight.expired_before = self.ways.expired(flight.prefill)
-        flight.token = output.new_token_ids[0] if output.new_token_ids else None
-        flight.prefill_stats = output.prefill_stats
-        decode = self._legs.begin(flight, Stage.DECODE, flight.decode, handed, now=now)
-        return [decode, *self._tell_ahead(flight, output)]
-
-    def _still_linked(self, flight: Flight) -> bool:
-        """Whether the flight has a decode instance to go to; another one than planned if need be."""
-        if flight.api == PROBE or flight.link in self.ways.routable():
-            return True
-        decode = self._placing.another_decode(flight.prefill)
-        if decode:
-            flight.decode = decode
-            self._legs.bind(flight, decode)
-        return bool(decode)
-
-    def _tell_ahead(self, flight: Flight, output: wire.Output) -> list[Action]:
-        """Send prefill's token on at once, where that is safe."""
-        token, sampling = flight.token, flight.asked_sampling
-        if flight.api == PROBE or token is None or sampling is None:
-            return []
-        if not early.eligible(flight.asked, sampling) or early.ends_answer(token, sampling):
-            return []
-        first = wire.Output(flight.front_id, [token])
-        if not flight.sent:
-            first.events, first.prefill_stats = output.events, output.prefill_stats
-        flight.told = flight.sent = True
-        flight.emitted.append(token)
-        self.counts.output_tokens += 1
-        return [Reply(flight.api, [first], 0.0)]
-
-    # -- answers ------------------------------------------------------------------------------
-
-    def _answered(
-        self, flight: Flight, output: wire.Output, *, now: float
-    ) -> tuple[list[Action], bool]:
-        """A first or last output of an answering leg; whether it is to be passed on."""
-        actions: list[Action] = []
-        if flight.unread:
-            self.ledger.over(flight.source)
-        if output.finish_reason in (wire.ERROR, wire.ABORTED):  # nobody but the front end aborts
-            return self._ended_badly(flight, output, now=now), False
-        if flight.unread:
-            if self._is_late(flight, now=now):
-                return self._read_too_late(flight, output, now=now), False
-            # Decode counts transferred KV as cached; what was cached is prefill's to say.
-            output.prefill_stats = flight.prefill_stats
-            if flight.compare and flight.token is not None and output.new_token_ids:
-                flight.matched = flight.token == output.new_token_ids[0]
-            if flight.api != PROBE:
-                latency = now - flight.started
-                actions.append(Beat(flight.link, latency, False, flight.matched))
-                if flight.matched is False:
-                    return [*actions, *self._recompute(flight, output, now=now)], False
-        flight.instants.note_answer(output, now=now)
-        if flight.sent:
-            output.events = output.prefill_stats = wire.NIL  # the client has had them
-        if flight.told and not flight.begun:
-            del output.new_token_ids[0]
-        flight.begun = True
-        output.kv_transfer_params, output.ec_transfer_params = wire.NIL, None
-        if output.finish_reason is None:
-            return actions, True
-        return [*actions, *self._finish(flight, output, now=now)], flight.api != PROBE
-
-    def _is_late(self, flight: Flight, *, now: float) -> bool:
-        """Whether decode may have read what prefill had given to others by then."""
-        if now - flight.leg_started <= self.limits.lease_s:
-            return False
-        return self.ways.expired(flight.prefill) > flight.expired_before
-
-    def _read_too_late(self, flight: Flight, output: wire.Output, *, now: float) -> list[Action]:
-        """Nothing of it is believed, and nothing that lies in decode's cache of it is read again."""
-        reason = f"the lease of its handle on {flight.prefill} ran out"
-        tainted = Tainted(flight.decode)
-        miss = Miss(flight.link, flight.api == PROBE, reason)
-        over = output if output.finish_reason is not None else None
-        flight.salt = f"anew-{flight.leg}"
-        failed = self._flights.fail(flight, reason, now=now, output=over)
-        return [tainted, *failed] if flight.api == PROBE else [tainted, miss, *failed]
-
-    def _ended_badly(self, flight: Flight, output: wire.Output, *, now: float) -> list[Action]:
-        leg = flight.stage.name.lower()
-        what = f"{flight.at} ended the {leg} leg with an error"
-        note = Note(flight.at, f"request {shown(flight.front_id)}: {what}")
-        if flight.stage is not Stage.DECODE:
-            avoid = self._all_with(flight.at)
-            return [note, *self._flights.fail(flight, what, now=now, output=output, avoid=avoid)]
-        link = flight.link
-        miss = [] if flight.api == PROBE else [Miss(link, False, what)]
-        return [
-            note,
-            *miss,
-            *self._flights.fail(flight, what, now=now, output=output, avoid={link}),
-        ]
-
-    def _recompute(self, flight: Flight, output: wire.Output, *, now: float) -> list[Action]:
-        """Decode's first token is not prefill's, so it may not have read what prefill wrote. It has
-        the prompt computed anew by itself, out of no cache: what it has read is in its own."""
-        link = flight.link
-        actions = self._legs.drop(flight, now=now, over=output.finish_reason is not None)
-        flight.salt = f"anew-{flight.leg}"
-        flight.asked, flight.asked_sampling = self._flights.left(flight)
-        what = f"request {shown(flight.front_id)}: decode's first token is not prefill's; computed anew"
-        way = Way(Stage.WHOLE, flight.at, "", flight.decode)
-        return [Note("→".join(link), what), *actions, self._flights.take(flight, way, now=now)]
-
-    def _finish(self, flight: Flight, output: wire.Output, *, now: float) -> list[Action]:
-        """An answering leg has come to its end."""
-        if flight.api != PROBE:
-            self.recent.add(flight, now=now)
-            self._placing.finished(flight.at, now=now)
-            self._flights.end(flight)
-            self.counts.finished += 1
-            return []
-        tokens = [*flight.emitted, *output.new_token_ids]
-        if flight.proof is not None and flight.stage is Stage.DECODE:
-            flight.latency_s, flight.over_link = now - flight.started, tokens
-            self._legs.leave(flight)
-            flight.emitted = []
-            flight.asked, flight.asked_sampling = flight.proof, flight.proof.sampling_params
-            alone = flight.asked_sampling
-            return [self._legs.begin(flight, Stage.WHOLE, flight.decode, alone, now=now)]
-        self._flights.end(flight)  # a probe is over when nothing of it is left, and only then
-        if flight.proof is None:
-            return [Beat(flight.link, now - flight.started, True, flight.matched)]
-        beat = self._proved(flight, tokens)
-        return [beat] if beat.matched else [Tainted(flight.decode), beat]
-
-    @staticmethod
-    def _proved(flight: Flight, alone: Sequence[int]) -> Beat:
-        what = canary.verdict(flight.over_link, alone, flight.alone_top)
-        if not what and flight.token is not None:
-            ahead = canary.verdict([flight.token], alone[:1], flight.alone_top[:1])
-            what = f"prefill's own token: {ahead}" if ahead else ""
-        return Beat(flight.link, flight.latency_s, True, not what, proof=True, reason=what)
-
-    # -- ends ---------------------------------------------------------------------------------
-
-    def _stray(self, instance: str, output: wire.Output, *, now: float) -> list[Action]:
-        """An output of a leg that has no flight: a nudge, say. An earlier controller's is stopped."""
-        if self._releases.is_nudge(instance, output):
-            again = self._releases.stepped(instance, now=now)
-            if again:
-                return again
-            self._legs.stepped(instance)
-            return self._unheard.stepped(instance, now=now)
-        if self._unheard.expects(output.request_id):
-            return self._unheard.heard(instance, output, now=now)
-        if not self._ids.is_foreign(output.request_id):
-            return self._releases.stray(instance, output, now=now)
-        if output.finish_reason is None:
-            return [Send(instance, wire.ABORT, wire.encode([output.request_id]))]
-        if output.kv_transfer_params == wire.NIL:
-            return []
-        self._unheard.learn(instance, output.kv_transfer_params)
-        return self._releases.release(
-            (instance, ""), output.kv_transfer_params, leg=output.request_id, now=now
-        )

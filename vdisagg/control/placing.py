@@ -144,6 +144,10 @@ class Placing:
         pair = self._policy.choose(others, self._loads())
         return pair[1] if pair is not None else ""
 
+    def all_with(self, name: str) -> set[Pair]:
+        """All ways that need an instance: its links, and what it would compute alone."""
+        return {("", name), *(link for link in self._ways.routable() if name in link)}
+
     def crowded(self, decode: str, *, now: float) -> bool:
         """Whether a decode engine is bound to as much as it can take within the lease."""
         if self._ways.full(decode):
