@@ -30,6 +30,7 @@ from vdisagg.control.purge import Purges
 from vdisagg.control.routing import FewestInFlight
 from vdisagg.control.saved import Saved
 from vdisagg.control.sockets import Sockets
+from vdisagg.control.takeover import Takeover, adopted
 from vdisagg.control.utility import Answer, Calls
 from vdisagg.errors import ProtocolError
 from vdisagg.plan.model import Plan
@@ -46,9 +47,6 @@ PROBE_TOKENS: Final = range(3, 250)
 
 LEAST_SILENCE_S: Final = 2.0
 """A connection is not given up for less: a machine that is busy may take as long to answer a ping."""
-
-ASSUME_S: Final = 3.0
-"""An engine sends its ready payload as soon as it is connected; this is how long the news may take."""
 
 
 class Controller:
@@ -77,8 +75,6 @@ class Controller:
         self._processes = ProcessWatch(plan, since=since)
         self._front_state: admin.FrontState = "waiting"
         self._calls_due: list[tuple[int, bytes]] = []
-        self._loading: dict[str, float | None] = {}
-        """Engines that were loading under the controller before us: since when they have been joined."""
         roles = {i.name: i.role for i in plan.instances}
         self.fleet = Fleet.of(roles, plan.heartbeat, now=now, rng=rng)
         self._links: Sequence[Pair] = self.fleet.routable()
@@ -87,6 +83,7 @@ class Controller:
         self._sockets = Sockets(heartbeat_s=max(plan.heartbeat.limit_s, LEAST_SILENCE_S))
         self._admission = Admission(self._sockets, admitted(plan), self._turned_away)
         self._endpoints = {i.name: Endpoint(self._sockets, i, self) for i in plan.instances}
+        self._takeover = Takeover(self.fleet, self._endpoints, self._ready_payloads, self._log)
         self._front = Front(self._sockets, plan.front_end.handshake, self)
         self._admin = AdminSocket(self._sockets, directory, self._asked)
         self._kept = Kept(directory, run=since, say=lambda text: self._log("controller", text))
@@ -133,20 +130,11 @@ class Controller:
 
     def _go_on(self, before: Saved, *, now: float) -> None:
         """Take up engines, front end and requests where the controller before us was killed."""
+        self._takeover.restore(before, now=now)
         for name, instance in before.instances.items():
-            ready = None
-            if instance.ready is not None:
-                ready = wire.decode_ready(instance.ready)
-                self._ready_payloads[name] = instance.ready
-                self._endpoints[name].restore(instance.ready)
-            else:
-                self._loading[name] = None
-            self.fleet.restore(name, instance.generation, ready, now=now)
             if instance.tainted:
                 self._purges.owe(name, now=now)
                 self._tell(self.fleet.taint(name))
-        for pair in before.links:
-            self.fleet.restore_link(pair, now=now)
         left = self._journal.recalled()
         what = f"requests under way: {len(left.requests)}, handles not read: {len(left.legs)}"
         what = f"taking over from an earlier controller: {what}"
@@ -160,22 +148,7 @@ class Controller:
         count = range(len(addresses.inputs))
         self._front.attach(addresses, [self._journal.received(api) for api in count])
         self._calls_due = list(left.calls)
-        for request in left.requests:
-            try:
-                asked = wire.decode_add(request.payload)
-            except ProtocolError as exc:
-                self._do(self.dispatch.refuse(request.api, request.request_id, str(exc)))
-                continue
-            self._do(
-                self.dispatch.adopt(
-                    request.api,
-                    asked,
-                    request.frames,
-                    request.emitted,
-                    begun=request.begun,
-                    now=now,
-                )
-            )
+        self._do(adopted(left.requests, self.dispatch, now=now))
 
     def _save(self) -> None:
         """What a controller after us needs to know, apart from the journal."""
@@ -331,7 +304,7 @@ class Controller:
         for endpoint in self._endpoints.values():
             endpoint.catch_up()
         self._look_at_processes()
-        self._look_at_loading(now)
+        self._takeover.look_at_loading(now)
         self._listen_to_front(now)
         for pair in self.fleet.late(now=now, probes=self.dispatch.probes()):
             self._do(self.dispatch.end_probe(pair, now=now))
@@ -366,28 +339,6 @@ class Controller:
         elif not silent and self._front_state == "silent":
             self._front_state = "attached"
             self._log("front", "is heard again")
-
-    def _look_at_loading(self, now: float) -> None:
-        """What an engine says once may have died with the controller before us: that it has loaded."""
-        for name, since in list(self._loading.items()):
-            endpoint, engine = self._endpoints[name], self.fleet.engines[name]
-            if engine.life.state != "connected":
-                del self._loading[name]
-            elif not endpoint.joined:
-                self._loading[name] = None
-            elif since is None:
-                self._loading[name] = now
-            elif now - since > ASSUME_S and self._ready_payloads:
-                self._log(
-                    name, "has loaded, it seems, and told so to the controller before this one"
-                )
-                endpoint.assume(self._likely_payload(engine.role))
-
-    def _likely_payload(self, role: str) -> bytes:
-        """An engine's of the same role, if there is one: the plan gives all of them the same settings."""
-        known = self._ready_payloads.items()
-        alike = (payload for name, payload in known if self.fleet.engines[name].role == role)
-        return next(alike, next(iter(self._ready_payloads.values())))
 
     def _follow_links(self) -> None:
         """What changes when links come and go."""
