@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-
-import msgspec
+from typing import Any
 
 from vdisagg.errors import Unreachable
-
-
-class Completed(msgspec.Struct, frozen=True):
-    code: int
-    stdout: str
-    stderr: str
+from vdisagg.launch.pipes import PipeTalk
 
 
 class FakeConnection:
-    """Implements launch.remote.Connection. While `cut` is set, every call fails as a broken link does."""
+    """Implements launch.dialogue.Connection. While `cut` is set, every call fails as a broken link does."""
 
     def __init__(self, home: Path, name: str = "n1") -> None:
         home.mkdir(parents=True, exist_ok=True)
@@ -28,42 +22,41 @@ class FakeConnection:
         self.path = os.environ["PATH"]
         self.cut = False
         self.closed = False
+        self.sent: list[bytes] = []
+        """All that has gone to the standard input of commands."""
         self.ran: list[tuple[str, ...]] = []
+        """The commands."""
 
-    def run(self, words: Sequence[str], *, stdin: str = "", limit_s: float) -> Completed:
-        self._refuse_if_cut()
-        self.ran.append(tuple(words))
-        try:
-            done = subprocess.run(
-                words,
-                input=stdin,
-                capture_output=True,
-                text=True,
-                timeout=limit_s,
-                **self._place(),  # type: ignore[call-overload]
-            )
-        except subprocess.TimeoutExpired as exc:
-            raise Unreachable(f"{self.name}: no answer within {limit_s:g} s") from exc
-        return Completed(done.returncode, done.stdout, done.stderr)
+    def talk(self, words: Sequence[str]) -> FakeTalk:
+        self.refuse_if_cut()
+        return FakeTalk(self, words)
 
     def lines(self, words: Sequence[str]) -> Iterator[str]:
-        self._refuse_if_cut()
-        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, **self._place()) as process:  # type: ignore[call-overload]
-            assert process.stdout is not None
-            try:
-                for line in process.stdout:
-                    yield line.rstrip("\n")
-            finally:
-                process.stdout.close()
-                process.wait(10)  # it has to find out by itself
+        self.refuse_if_cut()
+        with contextlib.closing(PipeTalk(words, **self.place())) as talk:
+            yield from talk.lines()
 
     def close(self) -> None:
         self.closed = True
 
-    def _refuse_if_cut(self) -> None:
+    def refuse_if_cut(self) -> None:
         if self.cut or self.closed:
             raise Unreachable(f"{self.name}: the connection is gone")
 
-    def _place(self) -> dict[str, object]:
+    def place(self) -> dict[str, Any]:
         environment = {"PATH": self.path, "HOME": str(self.home)}
-        return {"env": environment, "cwd": self.home, "start_new_session": True}
+        return {"environment": environment, "directory": self.home}
+
+
+class FakeTalk(PipeTalk):
+    """A command on the node that is spoken to."""
+
+    def __init__(self, connection: FakeConnection, words: Sequence[str]) -> None:
+        connection.ran.append(tuple(words))
+        self._connection = connection
+        super().__init__(words, **connection.place())
+
+    def send(self, data: bytes, *, limit_s: float) -> None:
+        self._connection.refuse_if_cut()
+        self._connection.sent.append(data)
+        super().send(data, limit_s=limit_s)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
 from vdisagg.errors import Failure
+from vdisagg.launch import pythons
+from vdisagg.launch.dialogue import Dialogue
+from vdisagg.launch.pipes import Here, PipeTalk
 from vdisagg.launch.ports import busy
-from vdisagg.launch.preflight.shell import Here, Ran
 from vdisagg.plan.model import (
     Address,
     FrontEnd,
@@ -102,26 +105,40 @@ class Within(Here):
     def __init__(self, *wrapper: str) -> None:
         self.wrapper = wrapper
 
-    def run(self, words: Sequence[str], *, stdin: str = "", limit_s: float) -> Ran:
+    def talk(self, words: Sequence[str]) -> PipeTalk:
         name, *rest = words
-        return super().run((*self.wrapper, f"/bin/{name}", *rest), stdin=stdin, limit_s=limit_s)
+        return super().talk((*self.wrapper, f"/bin/{name}", *rest))
 
 
-class Lost:
+class Lost(Here):
     """A node that can't be asked."""
 
     def __init__(self, message: str) -> None:
         self.message = message
 
-    def run(self, words: Sequence[str], *, stdin: str = "", limit_s: float) -> Ran:
+    def talk(self, words: Sequence[str]) -> PipeTalk:
         raise Failure(self.message)
 
 
 class Nodes:
-    """In the place of launch.nodes.Nodes: every node is this machine, but for those given."""
+    """In the place of launch.nodes.Nodes: every node is this machine, but for those given. Use it with
+    `with`."""
 
-    def __init__(self, **shells: Here | Lost) -> None:
-        self.shells = shells
+    def __init__(self, **ways: Here) -> None:
+        self._ways = ways
+        self._dialogues: dict[str, Dialogue] = {}
 
-    def connection(self, name: str) -> Here | Lost | None:
-        return self.shells.get(name)
+    def dialogue(self, name: str) -> Dialogue:
+        if name not in self._dialogues:
+            way = self._ways.get(name)
+            own = (sys.executable,) if way is None else ()
+            tried = (*own, *pythons.candidates(None))
+            self._dialogues[name] = Dialogue(way or Here(), name, tried)
+        return self._dialogues[name]
+
+    def __enter__(self) -> Nodes:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for dialogue in self._dialogues.values():
+            dialogue.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import subprocess
@@ -15,12 +14,13 @@ import pytest
 
 from vdisagg.errors import Failure
 from vdisagg.launch import interfaces
-from vdisagg.launch.addresses import choose, find_addresses, route_to, words
-from vdisagg.launch.ssh.connection import Completed
+from vdisagg.launch.addresses import choose, find_addresses, route_to
+from vdisagg.launch.dialogue import Completed
 from vdisagg.topology.load import load
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
+    from types import ModuleType
 
     from vdisagg.plan.model import Ssh
     from vdisagg.topology.model import Topology
@@ -36,16 +36,15 @@ decode: {node: n2}
 
 
 class OnThisMachine:
-    """A connection to a node that is this machine, come in at some address."""
+    """A node that is this machine, reached at some address; in the place of a Dialogue."""
 
     def __init__(self, reached_at: str, *, say: str | None = None) -> None:
         self._env = {**os.environ, "SSH_CONNECTION": f"192.0.2.1 50000 {reached_at} 22"}
         self._say = say
 
-    def run(self, words: Sequence[str], *, stdin: str = "", limit_s: float) -> Completed:
-        done = subprocess.run(
-            words, input=stdin, capture_output=True, text=True, timeout=limit_s, env=self._env
-        )
+    def run(self, module: ModuleType, *, limit_s: float) -> Completed:
+        words = [sys.executable, "-I", "-S", str(module.__file__)]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=limit_s, env=self._env)
         return Completed(done.returncode, self._say if self._say is not None else done.stdout, "no")
 
 
@@ -68,7 +67,7 @@ def test_an_interface_is_asked_on_its_node_and_a_host_name_resolved_here(
 ) -> None:
     found = find_addresses(
         topology(TEXT),
-        lambda node: OnThisMachine("192.0.2.7"),
+        lambda node: OnThisMachine("192.0.2.7"),  # type: ignore[arg-type,return-value]
         host_name=names({"box1": "127.0.0.9"}),
     )
     assert found.addresses == {"n1": "127.0.0.9", "n2": "127.0.0.1"}
@@ -152,16 +151,3 @@ def test_the_interfaces_are_those_that_the_system_shows() -> None:
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.bind((address, 0))
-
-
-@pytest.mark.parametrize("python", [None, sys.executable, "/no/such/python"])
-def test_the_look_up_runs_with_the_first_python_that_is_there(python: str | None) -> None:
-    done = subprocess.run(words(python), capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout)["interfaces"]["lo"][0] == "127.0.0.1"
-
-
-def test_a_python_in_the_home_is_found(tmp_path: Path) -> None:
-    (tmp_path / "my py").symlink_to("/bin/false")
-    env = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
-    done = subprocess.run(words("~/my py"), capture_output=True, env=env)
-    assert done.returncode == 1, "/bin/false ran in its place"

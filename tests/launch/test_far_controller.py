@@ -14,7 +14,7 @@ import pytest
 
 from fakes.cluster import make_plan
 from vdisagg.cluster import admin, record
-from vdisagg.launch import far_controller
+from vdisagg.launch import errands, far_controller
 from vdisagg.plan.model import Node, Process, Ssh
 
 IMPORT = """
@@ -85,7 +85,7 @@ def test_the_relay_carries_one_line_each_way(tmp_path: Path, deep: str) -> None:
 
         answering = threading.Thread(target=answer)
         answering.start()
-        words = [sys.executable, "-I", "-S", "-c", far_controller.RELAY, str(directory), "5", "s"]
+        words = [sys.executable, errands.__file__, "relay", str(directory), "s", "5"]
         done = subprocess.run(words, input="hello\n", capture_output=True, text=True)
         answering.join()
     assert (done.stdout, done.returncode) == ("HELLO\n", 0), done.stderr

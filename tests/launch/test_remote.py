@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import signal
 import socket
@@ -16,7 +18,9 @@ import pytest
 
 from fakes.node import FakeConnection
 from vdisagg.errors import Failure, LaunchFailed, Unreachable
-from vdisagg.launch.remote import SOURCES, RemoteRunner
+from vdisagg.launch import pythons
+from vdisagg.launch.dialogue import Dialogue
+from vdisagg.launch.remote import RemoteRunner
 from vdisagg.launch.runner import Mark
 from vdisagg.plan.model import Address, Node, Process, Restart, Ssh
 
@@ -29,9 +33,17 @@ def connection(tmp_path: Path) -> FakeConnection:
     return FakeConnection(tmp_path / "home")
 
 
+@contextlib.contextmanager
+def runner_over(connection: FakeConnection, node: Node = NODE) -> Iterator[RemoteRunner]:
+    dialogue = Dialogue(connection, node.name, pythons.candidates(node.python))
+    with contextlib.closing(dialogue):
+        yield RemoteRunner(dialogue, node, MARK)
+
+
 @pytest.fixture
-def runner(connection: FakeConnection) -> RemoteRunner:
-    return RemoteRunner(connection, NODE, MARK)
+def runner(connection: FakeConnection) -> Iterator[RemoteRunner]:
+    with runner_over(connection) as made:
+        yield made
 
 
 @pytest.fixture
@@ -74,6 +86,9 @@ def test_secrets_stand_in_no_word_and_no_file(
     runner.start(process, {"KEY": "s3cret"}, 1.0)
     wait_until(lambda: runner.tail(process, 1) == ["got it"])
     assert not [words for words in connection.ran if any("s3cret" in word for word in words)]
+    lines = [line for data in connection.sent for line in data.splitlines()]
+    asked = [json.loads(line) for line in lines if line.startswith(b"{")]
+    assert not [one for one in asked if any("s3cret" in word for word in one.get("words", ()))]
     files = [path for path in connection.home.rglob("*") if path.is_file()]
     assert files
     assert not [path for path in files if b"s3cret" in path.read_bytes()]
@@ -95,40 +110,34 @@ def test_words_and_python_paths_may_begin_with_the_nodes_home(
     assert runner.tail(process, 1) == [f"{home}/a:/b {home}/model"]
 
 
-def test_what_a_node_needs_is_put_there_once(
+def test_one_command_serves_for_all_that_is_asked_and_nothing_is_put_there_for_it(
     runner: RemoteRunner, connection: FakeConnection, make_process: Callable[..., Process]
 ) -> None:
-    folder = connection.home / ".vdisagg" / "demo"
+    process = make_process("true")
+    runner.observe(process)
+    runner.busy_ports([])
+    runner.tail(process, 1)
+    assert len(connection.ran) == 1
+    assert list(connection.home.iterdir()) == []
 
-    def written() -> dict[str, tuple[int, str]]:
-        return {
-            name: ((folder / name).stat().st_ino, (folder / name).read_text()) for name in SOURCES
-        }
 
+def test_a_module_travels_once(
+    runner: RemoteRunner, connection: FakeConnection, make_process: Callable[..., Process]
+) -> None:
     runner.observe(make_process("true"))
-    first = written()
-    assert {name: text for name, (_, text) in first.items()} == {
-        name: path.read_text() for name, path in SOURCES.items()
-    }
-    trips = len(connection.ran)
+    assert sum(len(data) for data in connection.sent) > 20_000
+    before = len(connection.sent)
     runner.observe(make_process("true"))
-    assert len(connection.ran) == trips + 1
-    RemoteRunner(connection, NODE, MARK).observe(make_process("true"))
-    assert written() == first
-    (folder / "ports.py").write_text("an older one")
-    RemoteRunner(connection, NODE, MARK).observe(make_process("true"))
-    changed = {name for name, now in written().items() if now != first[name]}
-    assert changed == {"ports.py"}
-    assert written()["ports.py"][1] == first["ports.py"][1]
+    assert sum(len(data) for data in connection.sent[before:]) < 500
 
 
 def test_nothing_that_is_put_there_is_for_others_to_read(
     runner: RemoteRunner, connection: FakeConnection, make_process: Callable[..., Process]
 ) -> None:
-    runner.start(make_process("true"), {}, 1.0)
+    runner.start(make_process("true", switches=True), {}, 1.0, {"folder/file": "text"})
     folder = connection.home / ".vdisagg"
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.rglob("*")}
-    assert "guard.py" in modes
+    assert {"file", "sitecustomize.py", "process.json"} <= set(modes)
     assert not {name: mode for name, mode in modes.items() if mode & 0o077}
 
 
@@ -137,10 +146,12 @@ def test_a_folder_that_cannot_be_made_is_named_with_its_key(
 ) -> None:
     (connection.home / "file").touch()
     node = msgspec.structs.replace(NODE, work_directory="~/file")
-    with pytest.raises(
-        LaunchFailed, match=r"n1: ~/file/demo cannot be .*file.*work_dir.*nodes\.n1"
+    process = make_process("true", directory="~/file/demo/p0")
+    with (
+        runner_over(connection, node) as runner,
+        pytest.raises(LaunchFailed, match=r"n1: ~/file/demo cannot be .*file.*work_dir.*nodes\.n1"),
     ):
-        RemoteRunner(connection, node, MARK).find([])
+        runner.start(process, {}, 1.0)
 
 
 def test_switches_are_put_in_place_where_they_are_asked_for(
@@ -159,10 +170,10 @@ def test_many_processes_are_observed_and_ended_in_one_go_each(
 ) -> None:
     processes = [make_process("sleep 1000", f"p{i}") for i in range(4)]
     pids = [runner.start(process, {}, 1.0).pid for process in processes]
-    before = len(connection.ran)
+    before = len(connection.sent)
     assert [seen.pid for seen in runner.observe_all(processes)] == pids
     assert [done.ended[0] for done in runner.stop_all(processes, 1.0)] == pids
-    assert len(connection.ran) == before + 2
+    assert len(connection.sent) == before + 2
     assert {seen.state for seen in runner.observe_all(processes)} == {"exited"}
 
 
@@ -329,7 +340,8 @@ def test_d05_the_nodes_own_python_serves_where_the_path_has_none(
     (connection.home / "venv").mkdir()
     (connection.home / "venv/python").symlink_to("/usr/bin/python3")
     node = msgspec.structs.replace(NODE, python="~/venv/python")
-    assert RemoteRunner(connection, node, MARK).find(["~/x"]) == []
+    with runner_over(connection, node) as runner:
+        assert runner.find(["~/x"]) == []
 
 
 def test_a_broken_connection_is_said_and_no_state_is_lost_with_it(

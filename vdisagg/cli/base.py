@@ -50,7 +50,7 @@ def bring_up(topology: Topology, file: Path, *, preflight: bool = True) -> UpRes
     require_vllm(topology)
     directory = state_directory(topology.name)
     with Nodes(planned(topology, file), directory) as first, progress_view() as view:
-        plan = planned(topology, file, find_addresses(topology, first.connection))
+        plan = planned(topology, file, find_addresses(topology, first.dialogue))
         nodes = first.of(plan)
         return up(
             plan,

@@ -172,7 +172,7 @@ def _check_nodes(topology: Topology, file: Path, as_json: bool) -> NoReturn:
 
     directory = state_root() / topology.name
     with Nodes(planned(topology, file), directory) as nodes:
-        found = find_addresses(topology, nodes.connection)
+        found = find_addresses(topology, nodes.dialogue)
     findings = check(planned(topology, file, found), directory)
     if as_json:
         typer.echo(findings_json(findings))

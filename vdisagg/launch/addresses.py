@@ -5,8 +5,7 @@ from __future__ import annotations
 import ipaddress
 import socket
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -17,30 +16,14 @@ from vdisagg.plan.addresses import look_ups, nodes_that_dial
 from vdisagg.plan.model import Ssh
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
-    from vdisagg.launch.remote import Completed
+    from vdisagg.launch.dialogue import Dialogue
     from vdisagg.plan.addresses import LookUp
     from vdisagg.topology.model import Node, Topology
 
-    class Connection(Protocol):
-        """What is asked of a connection."""
-
-        def run(self, words: Sequence[str], *, stdin: str = "", limit_s: float) -> Completed:
-            """Run a command there to its end."""
-
-
 ASK_LIMIT_S = 20.0  # one interpreter starts; home directories on network file systems are slow
 ANY_PORT = 9  # a UDP socket that is only connected sends nothing
-
-WITH_PYTHON = """\
-code=$1; shift
-for python do
-  case $python in "~/"*) python=$HOME/${python#"~/"} ;; esac
-  command -v "$python" >/dev/null 2>&1 && exec "$python" -I -S -c "$code"
-done
-echo "no python3 is on PATH" >&2; exit 127
-"""
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -54,13 +37,13 @@ class Found(msgspec.Struct, frozen=True):
 
 def find_addresses(
     topology: Topology,
-    connection_of: Callable[[str], Connection | None] | None = None,
+    dialogue_of: Callable[[str], Dialogue] | None = None,
     *,
     host_name: Callable[[str, Ssh], str | None] | None = None,
 ) -> Found:
     """Look up what the topology leaves open, on all nodes at once.
 
-    `connection_of`: a connection to a node, by name; without it no node is asked, and what can't be
+    `dialogue_of`: how a node is asked, by name; without it no node is asked, and what can't be
     found out from here is left out. `host_name`: what OpenSSH makes of a host, None where this machine
     cannot look it up, since the way there leads through others (default: by the user's ssh_config).
     Raises Failure that names each node whose address is not found, or to which no route leads.
@@ -69,14 +52,14 @@ def find_addresses(
     nodes = topology.nodes
     outcomes = at_once(
         {
-            wanted.node: partial(_address, wanted, nodes[wanted.node], connection_of, ask)
+            wanted.node: partial(_address, wanted, nodes[wanted.node], dialogue_of, ask)
             for wanted in look_ups(topology)
         }
     )
     failed = failures(outcomes)
     addresses = {name: found for name, found in outcomes.items() if isinstance(found, str)}
     routes: dict[str, str] = {}
-    must_be_found = connection_of is not None and topology.control == "direct"
+    must_be_found = dialogue_of is not None and topology.control == "direct"
     for name in nodes_that_dial(topology):
         address = nodes[name].data_ip or addresses.get(name)
         try:
@@ -105,7 +88,7 @@ def route_to(node: str, address: str) -> str:
 def _address(
     wanted: LookUp,
     node: Node,
-    connection_of: Callable[[str], Connection | None] | None,
+    dialogue_of: Callable[[str], Dialogue] | None,
     host_name: Callable[[str, Ssh], str | None],
 ) -> str | None:
     if node.ssh is None:
@@ -116,9 +99,9 @@ def _address(
         known = _resolved(host_name(wanted.node, ssh))
         if known is not None:
             return known
-    if connection_of is None:
+    if dialogue_of is None:
         return None
-    answer = _ask(wanted.node, node, connection_of(wanted.node))
+    answer = _ask(wanted.node, dialogue_of(wanted.node))
     if wanted.interface is not None:
         return choose(wanted.node, wanted.interface, answer.interfaces)
     if answer.reached_at is None:
@@ -129,13 +112,6 @@ def _address(
 class _Answer(msgspec.Struct, frozen=True):
     interfaces: dict[str, list[str]]
     reached_at: str | None
-
-
-def words(python: str | None) -> tuple[str, ...]:
-    """The command that prints a node's addresses as JSON (see launch/interfaces.py)."""
-    named = (python,) if python is not None else ()
-    code = Path(interfaces.__file__).read_text()
-    return ("sh", "-c", WITH_PYTHON, "sh", code, *named, "python3", "python")
 
 
 def choose(node: str, interface: str, found: dict[str, list[str]]) -> str:
@@ -151,9 +127,8 @@ def choose(node: str, interface: str, found: dict[str, list[str]]) -> str:
     )
 
 
-def _ask(node_name: str, node: Node, connection: Connection | None) -> _Answer:
-    assert connection is not None, "a node that is reached by SSH has a connection"
-    done = connection.run(words(node.python), limit_s=ASK_LIMIT_S)
+def _ask(node_name: str, dialogue: Dialogue) -> _Answer:
+    done = dialogue.run(interfaces, limit_s=ASK_LIMIT_S)
     try:
         return msgspec.json.decode(done.stdout, type=_Answer)
     except msgspec.DecodeError as exc:

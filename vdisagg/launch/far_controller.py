@@ -27,18 +27,6 @@ PARTS = ("*.py", "cluster/*.py", "control/*.py", "plan/*.py")
 
 ASK_LIMIT_S = 3.0
 
-RELAY = """\
-import os, socket, sys
-os.chdir(os.path.expanduser(sys.argv[1]))
-with socket.socket(socket.AF_UNIX) as connection:
-    connection.settimeout(float(sys.argv[2]))
-    connection.connect(sys.argv[3])
-    connection.sendall(sys.stdin.buffer.read())
-    with connection.makefile("rb") as lines:
-        sys.stdout.buffer.write(lines.readline())
-"""
-"""One line to the socket, one line back. From within its directory: paths of sockets are short."""
-
 
 def is_far(plan: Plan) -> bool:
     """Whether the controller runs on a machine that is reached by SSH."""

@@ -1,8 +1,8 @@
 """The guard: starts one process, and again when it has failed; keeps its log, pid and exit code, and
 ends its whole group.
 
-This one file is all of ours that runs beside a stock process. It is copied to nodes, so it knows
-only the standard library and Python 3.8. Each subcommand prints one JSON value between markers, an
+This one file is all of ours that runs beside a stock process. It travels to nodes (launch/deputy.py), so
+it knows only the standard library and Python 3.8. Each subcommand prints one JSON value between markers, an
 object with `error` where it fails. Directories may begin with `~/`, the home of who runs it:
 
     guard.py ticket DIRECTORY           allows one start; prints the ticket
@@ -160,7 +160,9 @@ def write_json(path: Path, value: Value, sync: bool = True) -> None:
 
 
 def make_directory(directory: Path) -> None:
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    """For nobody else to look into, nor into the cluster's folder above it."""
+    directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    directory.mkdir(mode=0o700, exist_ok=True)
     directory.chmod(0o700)
 
 
@@ -214,7 +216,7 @@ def run_start(directory: Path, job: Value, answer: Callable[[Value], None]) -> N
             raise CalledOffError(f"{job['name']}: the launch was called off by a later command")
         refuse_second(directory, job)
         if job.get("switches") is not None:
-            copy_switches(Path(job["switches"]), directory / SWITCHES_DIRECTORY)
+            copy_switches(Path(job["switches"]).expanduser(), directory / SWITCHES_DIRECTORY)
         for leftover in (PROCESS_FILE, EXIT_FILE):  # a start that fails must not look like the last
             with contextlib.suppress(FileNotFoundError):
                 (directory / leftover).unlink()
@@ -781,6 +783,14 @@ def start_command(directory: Path) -> None:
 
 
 def main(words: list[str]) -> None:
+    try:
+        do(words)
+    except (GuardError, OSError) as exc:
+        say({"error": reason(exc)})
+        sys.exit(1)
+
+
+def do(words: list[str]) -> None:
     command, places = (words[0] if words else ""), [Path(word).expanduser() for word in words[1:]]
     if command == "start" and len(places) == 1:
         start_command(places[0])
@@ -797,8 +807,4 @@ def main(words: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main(sys.argv[1:])
-    except (GuardError, OSError) as exc:
-        say({"error": reason(exc)})
-        sys.exit(1)
+    main(sys.argv[1:])

@@ -1,4 +1,4 @@
-"""The IP addresses of this machine's interfaces. Its text also runs on nodes, by `python -c`.
+"""The IP addresses of this machine's interfaces. It also runs on nodes.
 
 Only the standard library and Python 3.8. Prints {"interfaces": {name: [addresses]}, "reached_at": the
 address at which the SSH connection that runs it has come in, or null}.
@@ -68,5 +68,9 @@ def reached_at() -> str | None:
     return words[2] if len(words) == 4 else None
 
 
-if __name__ == "__main__":
+def main(words: list[str]) -> None:
     print(json.dumps({"interfaces": interfaces(), "reached_at": reached_at()}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

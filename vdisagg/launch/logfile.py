@@ -1,4 +1,4 @@
-"""Reads a process's log, and goes on as it grows: as a module here, copied as a file to nodes.
+"""Reads a process's log, and goes on as it grows: as a module here, and on nodes.
 
 Like the guard it knows only the standard library and Python 3.8:
 
@@ -87,7 +87,8 @@ def _somebody_listens() -> bool:
     return not poll.poll(0)
 
 
-def main(command: str, directory: str, lines: str) -> None:
+def main(words: list[str]) -> None:
+    command, directory, lines = words
     place, count = Path(directory).expanduser(), int(lines)
     if command == "follow":
         found: Iterable[str] = follow(place, count, _somebody_listens)
@@ -105,4 +106,4 @@ def main(command: str, directory: str, lines: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(sys.argv[1:])

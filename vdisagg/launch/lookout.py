@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 LOOK_LIMIT_S = 10.0  # for a node that is busy with loading; one that is there answers in 0.2 s
 STRETCH_S = 1.0
 REST = 10.0  # times as long as the look took: a look costs its node a tenth of a core at most
+SHORTEST_REST_S = 0.5  # looks are cheap, but those at many nodes add up here
 LONGEST_REST_S = 3.0
 
 
@@ -127,7 +128,7 @@ class _Node:
         except Failure as exc:
             self._seen = self._lost(str(exc))
         self._asked = None
-        self._due = self._clock() + min(REST * self._took_s, LONGEST_REST_S)
+        self._due = self._clock() + min(max(REST * self._took_s, SHORTEST_REST_S), LONGEST_REST_S)
         return True
 
     def _lost(self, reason: str) -> dict[str, Observation]:

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import copy
 import socket
+import sys
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from vdisagg.errors import Failure, Unreachable
+from vdisagg.launch import pythons
+from vdisagg.launch.background import at_once
+from vdisagg.launch.dialogue import Dialogue
 from vdisagg.launch.local import LocalRunner
+from vdisagg.launch.pipes import Here
 from vdisagg.launch.remote import RemoteRunner
 from vdisagg.launch.runner import Mark
 
@@ -17,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-    from vdisagg.launch.remote import Completed, Connection
+    from vdisagg.launch.dialogue import Connection, Talk
     from vdisagg.launch.runner import Runner
     from vdisagg.plan.model import Node, Plan, Ssh
 
@@ -60,6 +66,7 @@ class Nodes:
         # Not by name alone: a recorded plan may mean another machine by the same name. Nor by all of a
         # node: a plan before its addresses are looked up, and after, may share a line.
         self._lines: dict[tuple[str, Ssh], Line] = {}
+        self._dialogues: dict[tuple[str, Ssh | None, str | None], Dialogue] = {}
         self._runners: dict[Node, Runner] = {}
         self._making = threading.Lock()
 
@@ -70,7 +77,7 @@ class Nodes:
             return self._local
         with self._making:
             if node not in self._runners:
-                self._runners[node] = RemoteRunner(self._line(node), node, self._mark)
+                self._runners[node] = RemoteRunner(self._dialogue(node), node, self._mark)
             return self._runners[node]
 
     def of(self, plan: Plan) -> Nodes:
@@ -79,21 +86,19 @@ class Nodes:
         other._nodes = _by_name(plan)
         return other
 
-    def connection(self, name: str) -> Connection | None:
-        """The connection to a node, made when first used; None for this machine."""
-        node = self._nodes.get(name)
-        if node is None or node.ssh is None:
-            return None
+    def dialogue(self, name: str) -> Dialogue:
+        """What a node of the plan is asked through, and so is this machine. Connects to nobody yet."""
         with self._making:
-            return self._line(node)
+            return self._dialogue(self._nodes[name])
 
     def close(self) -> None:
         """Let go of all connections."""
         with self._making:
-            for line in self._lines.values():
-                line.close()
-            self._lines.clear()
-            self._runners.clear()
+            # Lines first: that ends the wait for a node that does not answer.
+            at_once({key: line.close for key, line in self._lines.items()})
+            at_once({key: dialogue.close for key, dialogue in self._dialogues.items()})
+            for known in (self._lines, self._dialogues, self._runners):
+                known.clear()
 
     def __enter__(self) -> Nodes:
         return self
@@ -105,6 +110,15 @@ class Nodes:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    def _dialogue(self, node: Node) -> Dialogue:
+        key = (node.name, node.ssh, node.python)
+        if key not in self._dialogues:
+            way = Here() if node.ssh is None else self._line(node)
+            own = (sys.executable,) if node.ssh is None else ()
+            tried = (*own, *pythons.candidates(node.python))
+            self._dialogues[key] = Dialogue(way, node.name, tried)
+        return self._dialogues[key]
 
     def _line(self, node: Node) -> Line:
         ssh = node.ssh
@@ -152,10 +166,10 @@ class Line:
                 self._attempts += 1
             return self._current
 
-    def run(self, words: Sequence[str], *, stdin: str = "", limit_s: float) -> Completed:
+    def talk(self, words: Sequence[str]) -> Talk:
         connection = self.open()
         try:
-            return connection.run(words, stdin=stdin, limit_s=limit_s)
+            return _LineTalk(connection.talk(words), partial(self._drop, connection))
         except Unreachable:
             self._drop(connection)
             raise
@@ -181,3 +195,36 @@ class Line:
             if self._current is connection:
                 self._current = None
                 self._dropped.append(connection)
+
+
+class _LineTalk:
+    """Implements launch.dialogue.Talk; a connection that is found broken is not used again."""
+
+    def __init__(self, talk: Talk, drop: Callable[[], None]) -> None:
+        self._talk = talk
+        self._drop = drop
+
+    def send(self, data: bytes, *, limit_s: float) -> None:
+        try:
+            self._talk.send(data, limit_s=limit_s)
+        except Unreachable:
+            self._drop()
+            raise
+
+    def lines(self) -> Iterator[str]:
+        try:
+            yield from self._talk.lines()
+        except Unreachable:
+            self._drop()
+            raise
+
+    @property
+    def stderr(self) -> str:
+        return self._talk.stderr
+
+    def give_up(self, fault: str) -> None:
+        self._drop()
+        self._talk.give_up(fault)
+
+    def close(self) -> None:
+        self._talk.close()

@@ -1,6 +1,6 @@
 """Which ports of a machine are taken, and by whom. A test bind is the judge.
 
-As a module for this machine, copied as a file to nodes. Like the guard it knows only the standard
+As a module for this machine; it travels to nodes too (launch/deputy.py). Like the guard it knows only the standard
 library and Python 3.8:
 
     ports.py    reads [[host, port], …] as JSON on stdin, prints [[host, port, who or why], …] of those
@@ -125,6 +125,10 @@ class _HostPort(NamedTuple):
     port: int
 
 
-if __name__ == "__main__":
+def main(words: list[str]) -> None:
     asked = [_HostPort(host, port) for host, port in json.load(sys.stdin)]
     print(json.dumps([[host, port, who] for (host, port), who in busy(asked).items()]))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -10,7 +10,7 @@ for python do
   elif @FIT@; then
     @THEN@
   else
-    echo "$python: $("$python" --version 2>&1 | head -n 1)"
+    echo "$python: $("$python" --version 2>&1 </dev/null | head -n 1)"
   fi
 done
 exit @NONE@
@@ -20,7 +20,7 @@ NONE_FIT = 3
 
 
 def script(*, fit: str, then: str) -> str:
-    """For `sh -s PYTHON…`: on stdin no login shell's quoting touches it.
+    """For `sh -c SCRIPT sh PYTHON…`.
 
     `fit`: a command that asks "$python" whether it is; `then`: what is done with the first that is.
     """

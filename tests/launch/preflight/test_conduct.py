@@ -16,8 +16,8 @@ import pytest
 from fakes.two_nodes import HERE, N1, Lost, Nodes, Within, free_block, plan, serves
 from vdisagg.cluster.findings import Finding, errors
 from vdisagg.errors import Failure, Interrupted
+from vdisagg.launch.pipes import Here, PipeTalk
 from vdisagg.launch.preflight.conduct import preflight
-from vdisagg.launch.preflight.shell import Here, Ran
 from vdisagg.plan.model import Plan, Secret
 from vdisagg.plan.versions import KNOWN_VERSIONS
 
@@ -43,7 +43,8 @@ def wanted(tmp_path: Path) -> Plan:
 
 
 def look(wanted: Plan, nodes: Nodes | None = None, **options: bool) -> tuple[Finding, ...]:
-    return preflight(wanted, nodes or Nodes(), environment={}, **options)
+    with nodes or Nodes() as asked:
+        return preflight(wanted, asked, environment={}, **options)
 
 
 def test_nodes_that_are_fit_have_notes_only(wanted: Plan) -> None:
@@ -135,7 +136,7 @@ def test_a_signal_breaks_a_look_at_a_silent_node_off(wanted: Plan) -> None:
     class Silent(Here):
         """A node that answers long after the test."""
 
-        def run(self, words: Sequence[str], *, stdin: str = "", limit_s: float) -> Ran:
+        def talk(self, words: Sequence[str]) -> PipeTalk:
             called.set()
             ended.wait(60.0)
             raise Failure("too late")
@@ -145,11 +146,12 @@ def test_a_signal_breaks_a_look_at_a_silent_node_off(wanted: Plan) -> None:
             raise Interrupted("interrupted by SIGINT", 2)
 
     called, ended = threading.Event(), threading.Event()
-    try:
-        with pytest.raises(Interrupted):
-            preflight(wanted, Nodes(n1=Silent()), environment={}, tick=tick)
-    finally:
-        ended.set()
+    with Nodes(n1=Silent()) as nodes:
+        try:
+            with pytest.raises(Interrupted):
+                preflight(wanted, nodes, environment={}, tick=tick)
+        finally:
+            ended.set()
 
 
 def test_an_instance_that_somebody_else_starts_is_said_not_to_be_looked_at(wanted: Plan) -> None:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import ast
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-from vdisagg.launch.preflight import shell
+from vdisagg.launch import deputy, dialogue, errands, guard, interfaces, logfile
+from vdisagg.launch.preflight import asking
+from vdisagg.launch.preflight.node import hub
 
 LOOK = {"step": "look", "model": {"name": "org/name"}}
-FILES = dict.fromkeys(module for some in shell.MODULES.values() for module in some)
+ALONE = (deputy, errands, guard, interfaces, logfile)
+FILES = dict.fromkeys((*ALONE, *(module for some in asking.MODULES.values() for module in some)))
 NAMES = [module.__name__ for module in FILES]
 
 
@@ -51,20 +53,12 @@ def test_d05_a_file_for_nodes_needs_the_standard_library_and_what_travels_before
     assert strangers == set()
 
 
-def test_what_travels_is_ascii_whatever_a_nodes_locale() -> None:
-    assert shell.script({**LOOK, "directory": "/ü"}).isascii()
-
-
-def test_a_python_that_is_too_old_is_named_with_its_version(tmp_path: Path) -> None:
-    old = tmp_path / "python-old"
-    old.write_text('#!/bin/sh\n[ "$1" = --version ] && echo Python 3.6.8\nexit 1\n')
-    old.chmod(0o755)
-    words = ["sh", "-s", "no-such-python", str(old)]
-    done = subprocess.run(words, input=shell.script(LOOK), capture_output=True, text=True)
-    assert done.returncode == shell.NO_PYTHON
-    assert done.stdout == f"no-such-python: not found\n{old}: Python 3.6.8\n"
+def test_what_looks_for_a_python_can_be_read_by_any() -> None:
+    compile(dialogue.BOOT, "boot", "exec", ast.PyCF_ONLY_AST)
+    assert 'f"' not in dialogue.BOOT
+    assert dialogue.BOOT.isascii()
 
 
 def test_what_asks_a_hub_travels_only_where_a_hub_is_asked() -> None:
-    assert "urllib.request" in shell.script(LOOK)
-    assert "urllib.request" not in shell.script({"step": "look", "model": {"name": "/models/m"}})
+    assert hub in asking.travelling(LOOK)
+    assert hub not in asking.travelling({"step": "look", "model": {"name": "/models/m"}})

@@ -11,16 +11,15 @@ import msgspec
 from vdisagg.errors import Failure
 from vdisagg.launch.background import at_once, in_background
 from vdisagg.launch.preflight import routes
+from vdisagg.launch.preflight.asking import ask
 from vdisagg.launch.preflight.node import paths
-from vdisagg.launch.preflight.shell import ask
 from vdisagg.plan.model import Address
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
+    from vdisagg.launch.dialogue import Dialogue
     from vdisagg.launch.preflight.routes import Route
-    from vdisagg.launch.preflight.shell import Shell
-    from vdisagg.plan.model import Node
 
     Faults = list[tuple[str, int, str]]
 
@@ -42,8 +41,7 @@ class Called(msgspec.Struct, frozen=True):
 
 def call_all(
     some: Collection[Route],
-    nodes: Mapping[str, Node],
-    shells: Mapping[str, Shell],
+    dialogues: Mapping[str, Dialogue],
     *,
     nonce: str,
     tick: Callable[[], None] | None = None,
@@ -65,7 +63,7 @@ def call_all(
                 told |= {(node, Address(host, port)): fault for host, port, fault in outcome}
 
     def do(node: str, job: dict[str, Any]) -> Faults:
-        answer = ask(shells[node], nodes[node], {"nonce": nonce, **job}, limit_s=LIMIT_S)
+        answer = ask(dialogues[node], {"nonce": nonce, **job}, limit_s=LIMIT_S)
         return msgspec.convert(answer["addresses"], list[tuple[str, int, str]])
 
     places = routes.listening(some)

@@ -13,15 +13,17 @@ import msgspec
 from vdisagg.cluster.findings import Finding
 from vdisagg.errors import Failure, UsageError
 from vdisagg.launch.background import at_once
+from vdisagg.launch.dialogue import NoPython
 from vdisagg.launch.preflight import agree, calls, judge, needs, routes
+from vdisagg.launch.preflight.asking import ask
 from vdisagg.launch.preflight.facts import Facts, Skew, skew
-from vdisagg.launch.preflight.shell import Here, NoPython, Shell, ask
 from vdisagg.launch.secrets import read_secrets
 from vdisagg.plan.model import Address
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from vdisagg.launch.dialogue import Dialogue
     from vdisagg.plan.model import Node, Plan
 
 LOOK_LIMIT_S = 100.0  # the sum of what a node's own steps may take, and the connecting
@@ -31,8 +33,8 @@ HUB_TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 class Nodes(Protocol):
     """What preflight wants of launch.nodes.Nodes."""
 
-    def connection(self, name: str) -> Shell | None:
-        """The connection to a node, made when first used; None for this machine."""
+    def dialogue(self, name: str) -> Dialogue:
+        """What a node is asked through; it is reached when first used."""
 
 
 class Look(msgspec.Struct, frozen=True):
@@ -58,10 +60,10 @@ def preflight(
     a second, and may raise to break off. `environment` has the values of secrets; `now` is Unix time.
     """
     visited = {node.name: node for node in needs.visited(plan)}
-    shells: dict[str, Shell] = {name: nodes.connection(name) or Here() for name in visited}
+    dialogues = {name: nodes.dialogue(name) for name in visited}
     tokens, findings = _tokens(plan, environment)
     work = {
-        name: partial(_look, plan, node, shells[name], tokens.get(name, {}), running, now)
+        name: partial(_look, plan, node, dialogues[name], tokens.get(name, {}), running, now)
         for name, node in visited.items()
     }
     looks: dict[str, Look] = {}
@@ -78,7 +80,9 @@ def preflight(
     if running:
         findings.append(_up_already(plan))
     else:
-        findings += _try_paths(plan, {name: visited[name] for name in looks}, shells, looks, tick)
+        findings += _try_paths(
+            plan, {name: visited[name] for name in looks}, dialogues, looks, tick
+        )
     return _in_order(plan, findings)
 
 
@@ -104,17 +108,15 @@ def _tokens(
 def _look(
     plan: Plan,
     node: Node,
-    shell: Shell,
+    dialogue: Dialogue,
     tokens: Mapping[str, str],
     running: bool,
     now: Callable[[], float],
 ) -> Look:
     job = needs.look_job(plan, node, tokens, running=running)
-    if node.ssh is not None:
-        # The connection is made here, so that making it does not count as the clock's skew.
-        shell.run(("true",), limit_s=LOOK_LIMIT_S)
+    dialogue.arrive()  # here, so that the way there does not count as the clock's skew
     asked_at = now()
-    answer = ask(shell, node, job, limit_s=LOOK_LIMIT_S)
+    answer = ask(dialogue, job, limit_s=LOOK_LIMIT_S)
     answered_at = now()
     facts = msgspec.convert(answer, Facts)
     return Look(facts, skew(facts, asked_at, answered_at))
@@ -123,7 +125,7 @@ def _look(
 def _silent(node: Node, failure: Failure) -> Finding:
     if isinstance(failure, NoPython):
         next_ = f"install python3 there, or set `python:` of nodes.{node.name}"
-        return Finding(node.name, "Python", str(failure), "Python 3.8 or later", next_)
+        return Finding(node.name, "Python", failure.tried, "Python 3.8 or later", next_)
     found, _, next_ = str(failure).removeprefix(f"{node.name}: ").partition("; next: ")
     return Finding(node.name, "reachable", found, "an answer", next_)
 
@@ -155,7 +157,7 @@ def _up_already(plan: Plan) -> Finding:
 def _try_paths(
     plan: Plan,
     nodes: Mapping[str, Node],
-    shells: Mapping[str, Shell],
+    dialogues: Mapping[str, Dialogue],
     looks: Mapping[str, Look],
     tick: Callable[[], None] | None,
 ) -> list[Finding]:
@@ -172,7 +174,7 @@ def _try_paths(
     some = [route for route in every if (route.target, route.address) not in busy]
     if not some:
         return []
-    called = calls.call_all(some, nodes, shells, nonce=secrets.token_hex(16), tick=tick)
+    called = calls.call_all(some, dialogues, nonce=secrets.token_hex(16), tick=tick)
     silent = [_silent(nodes[name], failure) for name, failure in called.failures.items()]
     count = sum(called.heard.get((route.source, route.address)) == "" for route in some)
     found = f"{count} of {len(some)} between nodes are open"

@@ -24,6 +24,7 @@ from vdisagg.errors import Failure, Unreachable
 from vdisagg.launch.ssh import shell
 from vdisagg.launch.ssh.deadline import Deadline, at_most, back_off
 from vdisagg.launch.ssh.forward import Forwards
+from vdisagg.launch.ssh.talk import Talk
 
 CHANNELS = 8  # sshd's MaxSessions is 10 by default; two are left for others
 GRACE_S = 2.0  # past a step's limit, until the connection is given up together with the step
@@ -135,6 +136,15 @@ class Connection:
                 raise self._no_end(words, stdout)
             if rest:
                 yield rest
+
+    def talk(self, words: Sequence[str]) -> Talk:
+        """Start a command that is spoken to for as long as it lives, and takes one of the channels that there
+        may be at once."""
+        token = secrets.token_hex(16)
+        with contextlib.ExitStack() as stack:
+            channel = stack.enter_context(self._channel(Deadline(OPEN_S)))
+            self._exec(channel, shell.command(words, token), OPEN_S)
+            return Talk(_Way(self, words), channel, token, stack.pop_all().close)
 
     def _run(self, words: Sequence[str], stdin: bytes, limit_s: float) -> Completed:
         token = secrets.token_hex(16)
@@ -339,6 +349,24 @@ class Connection:
             f"{self.node}: the SSH connection broke{reason}; next: is the machine up and the network "
             "there? Then run the command again"
         )
+
+
+class _Way:
+    """Implements ssh.talk.Way."""
+
+    def __init__(self, connection: Connection, words: Sequence[str]) -> None:
+        self._words = words
+        self._connection = connection
+        self.pieces = connection._pieces
+        self.give_up = connection._give_up
+        self.broken = connection._broken
+
+    @property
+    def alive(self) -> bool:
+        return self._connection.alive
+
+    def no_end(self, stdout: shell.Stream) -> Unreachable:
+        return self._connection._no_end(self._words, stdout)
 
 
 def _short(words: Sequence[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
@@ -48,6 +49,11 @@ def look(job: Value) -> Value:
     if job["gpus"]:
         seen["gpus"] = gpus.look(variables)
     return {**seen, "begun": begun, "ended": time.time()}
+
+
+def main(words: list[str]) -> None:
+    """`look`, with the job as JSON on stdin."""
+    json.dump(look(json.load(sys.stdin)), sys.stdout)
 
 
 def busy(wanted: list[list[Any]]) -> list[list[Any]]:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import selectors
 import socket
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -48,6 +50,12 @@ def listen(job: Value) -> Value:
                 if caller:
                     met[key.data].add(caller)
     return {"addresses": faults}
+
+
+def main(words: list[str]) -> None:
+    """`listen` or `dial`, with the job as JSON on stdin."""
+    do = listen if words == ["listen"] else dial
+    json.dump(do(json.load(sys.stdin)), sys.stdout)
 
 
 def bound(host: str, port: int) -> socket.socket:
