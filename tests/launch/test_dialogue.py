@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ import pytest
 
 from fakes.node import FakeConnection
 from vdisagg.errors import Failure, Unreachable
-from vdisagg.launch import interfaces, pythons
+from vdisagg.launch import deputy, interfaces, pythons
 from vdisagg.launch.dialogue import Dialogue, NoPython
 
 PROBE = """\
@@ -137,7 +138,7 @@ def test_a_step_that_is_late_is_unreachable_and_another_deputy_answers_then(
 def test_when_the_deputy_is_killed_all_who_wait_hear_of_it_and_the_next_is_answered(
     dialogue: Dialogue, probe: ModuleType, tmp_path: Path
 ) -> None:
-    _, deputy = pids(dialogue, probe)
+    _, deputy_pid = pids(dialogue, probe)
     failed: list[str] = []
 
     def wait() -> None:
@@ -149,7 +150,7 @@ def test_when_the_deputy_is_killed_all_who_wait_hear_of_it_and_the_next_is_answe
     waiting = [threading.Thread(target=wait) for _ in range(3)]
     for thread in waiting:
         thread.start()
-    os.kill(deputy, signal.SIGKILL)
+    os.kill(deputy_pid, signal.SIGKILL)
     for thread in waiting:
         thread.join(20)
     (tmp_path / "go").touch()
@@ -157,7 +158,7 @@ def test_when_the_deputy_is_killed_all_who_wait_hear_of_it_and_the_next_is_answe
     assert {one.split(";")[0][:40] for one in failed} == {
         "n1: what does our work there was ended (sh"[:40]
     }
-    assert pids(dialogue, probe)[1] != deputy
+    assert pids(dialogue, probe)[1] != deputy_pid
 
 
 def test_the_deputy_ends_when_it_is_let_go(
@@ -166,9 +167,24 @@ def test_the_deputy_ends_when_it_is_let_go(
     wait_until: Callable[..., None],
     is_alive: Callable[[int], bool],
 ) -> None:
-    _, deputy = pids(dialogue, probe)
+    _, deputy_pid = pids(dialogue, probe)
     dialogue.close()
-    wait_until(lambda: not is_alive(deputy))
+    wait_until(lambda: not is_alive(deputy_pid))
+
+
+def test_a_deputy_that_was_ended_while_nobody_asked_is_missed_by_nobody(
+    dialogue: Dialogue, probe: ModuleType, wait_until: Callable[..., None]
+) -> None:
+    _, deputy_pid = pids(dialogue, probe)
+    os.kill(deputy_pid, signal.SIGKILL)
+    wait_until(lambda: "deputy on n1" not in {thread.name for thread in threading.enumerate()})
+    assert pids(dialogue, probe)[1] != deputy_pid
+
+
+def test_a_deputy_that_hears_nothing_for_long_ends_by_itself() -> None:
+    words = (sys.executable, deputy.__file__, "0.05")
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.wait(20) == 0
 
 
 def test_it_is_listed_under_what_it_does(
@@ -177,12 +193,12 @@ def test_it_is_listed_under_what_it_does(
     def shown(pid: int) -> str:
         return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ").strip()
 
-    _, deputy = pids(dialogue, probe)
-    assert shown(deputy) == "vdisagg deputy.py"
+    _, deputy_pid = pids(dialogue, probe)
+    assert shown(deputy_pid) == "vdisagg deputy.py"
     go = str(tmp_path / "go")
     waiting = threading.Thread(target=lambda: dialogue.run(probe, "wait", go, limit_s=60.0))
     waiting.start()
-    children = Path(f"/proc/{deputy}/task/{deputy}/children")
+    children = Path(f"/proc/{deputy_pid}/task/{deputy_pid}/children")
     wait_until(
         lambda: (
             [shown(int(pid)) for pid in children.read_text().split()]

@@ -8,7 +8,8 @@ thread or descriptor of ours in its way; this process itself has one thread, and
 Lines of JSON come on stdin: {"sources": {module: text}}, what is imported later comes before it is asked for;
 and {"id", "module", "words", "stdin"}. Lines go to stdout: first {"deputy": this interpreter}, then for
 each question {"id", "code", "stdout", "stderr"}, in the order in which they end. The end of stdin ends
-the deputy; what is under way then goes on by itself, and nobody hears of it.
+the deputy; what is under way then goes on by itself, and nobody hears of it. So does a long silence (the
+last argument, in seconds): where a cable is cut, sshd may not know for hours.
 
 This file arrives as text, and knows only the standard library and Python 3.8. Nothing is written.
 """
@@ -96,7 +97,8 @@ class Running:
 class Deputy:
     """Reads questions, and passes answers on."""
 
-    def __init__(self) -> None:
+    def __init__(self, silence_s: float) -> None:
+        self._silence_s = silence_s
         self._sources = Sources()
         sys.meta_path.insert(0, self._sources)
         self._running: dict[int, Running] = {}
@@ -109,7 +111,10 @@ class Deputy:
         self._waiting.register(0, selectors.EVENT_READ)
         held = b""
         while True:
-            for key, _ in self._waiting.select():
+            heard = self._waiting.select(self._silence_s)
+            if not heard and not self._running:
+                return None
+            for key, _ in heard:
                 piece = os.read(key.fd, PIECE)
                 if key.fd != 0:
                     self._hear(key.fd, piece)
@@ -179,7 +184,7 @@ def show_as(*words: str) -> None:
 def main() -> None:
     show_as("vdisagg", "deputy.py")
     try:
-        step = Deputy().serve()
+        step = Deputy(float(sys.argv[-1])).serve()
     except BrokenPipeError:
         return  # nobody is there to be answered
     if step is not None:

@@ -1,8 +1,8 @@
 """Asks a node through our deputy there (see launch/deputy.py): many questions, one interpreter that starts.
 
 The deputy is started with the first question, on the first Python that is fit, and lives as long as the
-connection. One that has ended, or whose connection broke, fails the questions that are under way and the
-next one, as a broken connection does; then another is started.
+connection. When it is ended, the questions that are under way fail, and the next one starts another. When the
+connection breaks, the next one fails as well: so whoever asks seldom hears of it too.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ Answer = TypeVar("Answer")
 ARRIVE_LIMIT_S = 20.0  # an interpreter starts; home directories on network file systems are slow
 CLOSE_S = 3.0
 GRACE_S = 2.0  # past a question's limit, until the connection is given up with it
+
+SILENCE_S = 300.0  # whoever is still there asks more often, or starts another one
 
 BOOT = """\
 import os, sys
@@ -147,6 +149,9 @@ class Dialogue:
 
     def _there(self) -> _Deputy:
         with self._starting:
+            if self._deputy is not None and self._deputy.has_left:
+                self._deputy.close()
+                self._deputy = None
             if self._deputy is None:
                 self._deputy = self._start()
             return self._deputy
@@ -160,7 +165,7 @@ class Dialogue:
 
     def _start(self) -> _Deputy:
         text = Path(deputy.__file__).read_text().encode()
-        boot = shlex.join(("-I", "-S", "-c", BOOT, str(len(text))))
+        boot = shlex.join(("-I", "-S", "-c", BOOT, str(len(text)), str(SILENCE_S)))
         script = pythons.script(fit=f'"$python" {boot}', then="exit 0")
         talk = self._connection.talk(("sh", "-c", script, "sh", *self._pythons))
         started = _Deputy(self._node, talk)
@@ -195,6 +200,11 @@ class _Deputy:
     @property
     def is_over(self) -> bool:
         return self._over is not None
+
+    @property
+    def has_left(self) -> bool:
+        """Whether it was ended, over a connection that holds."""
+        return self.is_over and not isinstance(self._over, Unreachable)
 
     @property
     def is_asked(self) -> bool:

@@ -21,7 +21,7 @@ _BROKEN = (paramiko.SSHException, EOFError, OSError)
 
 
 class Way(Protocol):
-    """What it needs of the connection that it goes through."""
+    """What it needs of the connection that it goes through (see ssh/connection.py)."""
 
     @property
     def alive(self) -> bool: ...
