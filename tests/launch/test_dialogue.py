@@ -124,15 +124,25 @@ def test_a_step_holds_nothing_of_others(
     waiting.join(20)
 
 
-def test_a_step_that_is_late_is_unreachable_and_another_deputy_answers_then(
-    dialogue: Dialogue, probe: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_d15_a_step_that_is_late_is_given_up_and_others_are_answered_all_the_same(
+    dialogue: Dialogue, probe: ModuleType, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("vdisagg.launch.dialogue.GRACE_S", 0.1)
-    dialogue.arrive()
-    with pytest.raises(Failure, match="n1: "):
-        dialogue.run(probe, "wait", str(tmp_path / "never"), limit_s=0.1)
-    assert pids(dialogue, probe)
-    (tmp_path / "never").touch()
+    go, codes = str(tmp_path / "go"), []
+
+    def wait() -> None:
+        codes.append(dialogue.run(probe, "wait", go, limit_s=60.0).code)
+
+    _, deputy_pid = pids(dialogue, probe)
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    with pytest.raises(
+        Unreachable, match=r"^n1: `probe\.py wait .*` did not end within 0\.2 s; next: "
+    ):
+        dialogue.run(probe, "wait", go, limit_s=0.2)
+    assert pids(dialogue, probe)[1] != deputy_pid
+    Path(go).touch()
+    waiting.join(20)
+    assert codes == [0]
 
 
 def test_when_the_deputy_is_killed_all_who_wait_hear_of_it_and_the_next_is_answered(

@@ -27,7 +27,9 @@ Answer = TypeVar("Answer")
 
 ARRIVE_LIMIT_S = 20.0  # an interpreter starts; home directories on network file systems are slow
 CLOSE_S = 3.0
-GRACE_S = 2.0  # past a question's limit, until the connection is given up with it
+GRACE_S = (
+    2.0  # past its limit, until a question that the network does not take breaks the connection
+)
 
 SILENCE_S = 300.0  # whoever is still there asks more often, or starts another one
 
@@ -69,8 +71,8 @@ class Talk(Protocol):
     def stderr(self) -> str:
         """The last of its standard error so far."""
 
-    def give_up(self, fault: str) -> None:
-        """Break the connection off, and say why to all who use it."""
+    def suspect(self) -> None:
+        """Let later commands go over another connection; this one goes on."""
 
     def close(self) -> None:
         """End its standard input, and let go of it."""
@@ -106,6 +108,7 @@ class Dialogue:
         self._node = node
         self._pythons = tuple(pythons)
         self._deputy: _Deputy | None = None
+        self._late: list[_Deputy] = []
         self._starting = threading.Lock()
 
     def run(
@@ -143,9 +146,10 @@ class Dialogue:
     def close(self) -> None:
         """Let the deputy go; the next question starts another one."""
         with self._starting:
-            if self._deputy is not None:
-                self._deputy.close()
-                self._deputy = None
+            for one in (*self._late, *((self._deputy,) if self._deputy is not None else ())):
+                one.close()
+            self._late.clear()
+            self._deputy = None
 
     def _there(self) -> _Deputy:
         with self._starting:
@@ -157,11 +161,15 @@ class Dialogue:
             return self._deputy
 
     def _forget(self, asked: _Deputy) -> None:
-        """Start another the next time, if this one is no more."""
+        """Start another the next time, if this one is no more, or leaves questions open."""
         with self._starting:
-            if asked.is_over and self._deputy is asked:
-                self._deputy.close()
-                self._deputy = None
+            if self._deputy is not asked or not (asked.is_over or asked.is_late):
+                return
+            if asked.is_over:
+                asked.close()
+            else:
+                self._late.append(asked)  # others may still wait for it
+            self._deputy = None
 
     def _start(self) -> _Deputy:
         text = Path(deputy.__file__).read_text().encode()
@@ -188,6 +196,8 @@ class _Deputy:
         self._hello: Future[str] = Future()
         self._asked: dict[int, Future[Completed]] = {}
         self._known: set[str] = set()
+        self.is_late = False
+        """Whether it has left a question without an answer."""
         self._over: Failure | None = None
         self._count = 0
         self._changing = threading.Lock()
@@ -255,15 +265,15 @@ class _Deputy:
         self._listener.join(CLOSE_S)
 
     def _wait(self, asked: Future[Answer], limit_s: float, what: str) -> Answer:
-        short = what if len(what) <= 80 else f"{what[:80]}…"
         try:
-            return asked.result(limit_s + GRACE_S)
+            return asked.result(limit_s)
         except TimeoutError:
-            self._talk.give_up(f"{short} got no answer in time")
-        try:
-            return asked.result(GRACE_S)
-        except TimeoutError:
-            raise Unreachable(f"{self._node}: {short}: no answer within {limit_s:g} s") from None
+            self.is_late = True
+            self._talk.suspect()
+            short = what if len(what) <= 80 else f"{what[:80]}…"
+            raise Unreachable(
+                f"{self._node}: `{short}` did not end within {limit_s:g} s; next: look what holds it there"
+            ) from None
 
     def _listen(self) -> None:
         strange: list[str] = []

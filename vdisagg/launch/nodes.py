@@ -222,9 +222,8 @@ class _LineTalk:
     def stderr(self) -> str:
         return self._talk.stderr
 
-    def give_up(self, fault: str) -> None:
+    def suspect(self) -> None:
         self._drop()
-        self._talk.give_up(fault)
 
     def close(self) -> None:
         self._talk.close()

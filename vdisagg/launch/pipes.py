@@ -66,19 +66,18 @@ class PipeTalk:
     def stderr(self) -> str:
         return self._stderr.strip()
 
-    def give_up(self, fault: str) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+    def suspect(self) -> None:
+        """There is no other way to this machine."""
 
     def close(self) -> None:
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(CLOSE_S)
-        except subprocess.TimeoutExpired:
-            self.give_up("it does not end")
-            self._process.wait()
+        with contextlib.suppress(ProcessLookupError):  # a step that hangs goes with it
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
 
 
 class Here:

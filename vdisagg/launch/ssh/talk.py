@@ -73,8 +73,8 @@ class Talk:
     def stderr(self) -> str:
         return self._stderr.strip()
 
-    def give_up(self, fault: str) -> None:
-        self._way.give_up(fault)
+    def suspect(self) -> None:
+        """Whoever made the connection may make another."""
 
     def close(self) -> None:
         self._close()
