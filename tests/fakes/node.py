@@ -13,7 +13,7 @@ from vdisagg.launch.pipes import PipeTalk
 
 
 class FakeConnection:
-    """Implements launch.dialogue.Connection. While `cut` is set, every call fails as a broken link does."""
+    """Implements launch.way.Connection. While `cut` is set, every call fails as a broken link does."""
 
     def __init__(self, home: Path, name: str = "n1") -> None:
         home.mkdir(parents=True, exist_ok=True)

@@ -12,7 +12,7 @@ import shlex
 import threading
 from concurrent.futures import Future
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -22,6 +22,8 @@ from vdisagg.launch import deputy, pythons
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from types import ModuleType
+
+    from vdisagg.launch.way import Connection, Talk
 
 Answer = TypeVar("Answer")
 
@@ -54,38 +56,6 @@ class Completed(msgspec.Struct, frozen=True):
     code: int
     stdout: str
     stderr: str
-
-
-class Talk(Protocol):
-    """A command that is spoken to."""
-
-    def send(self, data: bytes, *, limit_s: float) -> None:
-        """Write to its standard input. Raises Unreachable where the connection breaks; where the command
-        has ended, nothing comes of it."""
-
-    def lines(self) -> Iterator[str]:
-        """Its standard output, until it ends; for one thread. Raises Unreachable where the connection
-        breaks."""
-
-    @property
-    def stderr(self) -> str:
-        """The last of its standard error so far."""
-
-    def suspect(self) -> None:
-        """Let later commands go over another connection; this one goes on."""
-
-    def close(self) -> None:
-        """End its standard input, and let go of it."""
-
-
-class Connection(Protocol):
-    """What a dialogue needs of a connection. Calls raise Failure where it breaks."""
-
-    def talk(self, words: Sequence[str]) -> Talk:
-        """Start a command that is spoken to."""
-
-    def lines(self, words: Sequence[str]) -> Iterator[str]:
-        """A command's output as it comes; closing the iterator ends the command."""
 
 
 class NoPython(Failure):

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-    from vdisagg.launch.dialogue import Connection, Talk
     from vdisagg.launch.runner import Runner
+    from vdisagg.launch.way import Connection, Talk
     from vdisagg.plan.model import Node, Plan, Ssh
 
     class Closable(Connection, Protocol):
@@ -198,7 +198,7 @@ class Line:
 
 
 class _LineTalk:
-    """Implements launch.dialogue.Talk; a connection that is found broken is not used again."""
+    """Implements launch.way.Talk; a connection that is found broken is not used again."""
 
     def __init__(self, talk: Talk, drop: Callable[[], None]) -> None:
         self._talk = talk

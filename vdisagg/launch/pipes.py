@@ -18,7 +18,7 @@ MOST_STDERR = 4000  # characters that are kept
 
 
 class PipeTalk:
-    """Implements launch.dialogue.Talk."""
+    """Implements launch.way.Talk."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class PipeTalk:
 
 
 class Here:
-    """Implements launch.dialogue.Connection for this machine."""
+    """Implements launch.way.Connection for this machine."""
 
     def talk(self, words: Sequence[str]) -> PipeTalk:
         return PipeTalk(words)

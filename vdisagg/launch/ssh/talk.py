@@ -32,7 +32,7 @@ class Way(Protocol):
 
 
 class Talk:
-    """Implements launch.dialogue.Talk. One thread reads; any may send, one at a time."""
+    """Implements launch.way.Talk. One thread reads; any may send, one at a time."""
 
     def __init__(
         self, way: Way, channel: paramiko.Channel, token: str, close: Callable[[], object]
