@@ -15,7 +15,7 @@ import pytest
 
 from hosts.sshd import Sshd
 from launch.ssh.conftest import Start
-from vdisagg.errors import Failure, Unreachable
+from vdisagg.errors import Unreachable
 from vdisagg.launch.ssh.connect import connect
 from vdisagg.launch.ssh.connection import CHANNELS, Completed, Connection
 from vdisagg.plan.model import Ssh
@@ -69,8 +69,6 @@ def test_d05_what_rc_files_print_is_dropped(start_sshd: Start, tmp_path: Path) -
         done = connection.run(("sh", "-c", "echo out; echo err >&2"), limit_s=10)
         assert done == Completed(0, "out\n", "err\n")
         assert list(connection.lines(("printf", "a\\nb"))) == ["a", "b"]
-        connection.put("~/file", b"content")
-    assert (home / "file").read_bytes() == b"content"
 
 
 def test_d05_a_login_shell_that_runs_nothing_is_named(start_sshd: Start) -> None:
@@ -133,28 +131,6 @@ def test_a_server_that_opens_no_session_is_named(start_sshd: Start) -> None:
         pytest.raises(Unreachable, match=r"opened no session within 1 s.*MaxSessions"),
     ):
         connection.run(("true",), limit_s=1)
-
-
-def test_a_file_is_put_with_its_mode_and_private_parents(start_sshd: Start, tmp_path: Path) -> None:
-    home = tmp_path / "home"
-    content = bytes(range(256)) * 1000
-    with open_to(start_sshd(home=home)) as connection:
-        connection.put("~/a b/c/file", content, mode=0o640)
-        connection.put(str(home / "plain"), b"")
-    assert (home / "a b/c/file").read_bytes() == content
-    assert (home / "a b/c/file").stat().st_mode & 0o777 == 0o640
-    assert (home / "a b").stat().st_mode & 0o777 == 0o700
-    assert (home / "plain").stat().st_mode & 0o777 == 0o600
-    assert [p.name for p in (home / "a b/c").iterdir()] == ["file"]
-
-
-def test_a_file_that_cannot_be_written_is_a_failure_and_leaves_the_old_one(
-    connection: Connection, tmp_path: Path
-) -> None:
-    (tmp_path / "file").write_text("old")
-    with pytest.raises(Failure, match=r"^n1: .*/file/x cannot be written: .*; next: "):
-        connection.put(str(tmp_path / "file" / "x"), b"new")
-    assert (tmp_path / "file").read_text() == "old"
 
 
 def test_lines_come_as_they_are_written(connection: Connection, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""One authenticated connection to a node: commands, files, lines and forwarded ports, each in time.
+"""One authenticated connection to a node: commands, lines and forwarded ports, each in time.
 
 paramiko waits without end in several places: for the answer to a request, for room in a socket that
 nobody reads. Where it does, a timer closes the connection, which wakes all who wait. Besides, a
@@ -31,26 +31,11 @@ GRACE_S = 2.0  # past a step's limit, until the connection is given up together 
 CLOSE_S = 3.0
 FORWARD_S = 10.0
 OPEN_S = 20.0
-PUT_S = 60.0
 CHUNK = 65536
 LOOK_S = 0.5  # the longest wait between two looks at a channel
 WINDOW_S = 0.02  # the same while input waits for room in the window, which wakes nobody
 
 _BROKEN = (paramiko.SSHException, EOFError, OSError)
-
-# In sh, as words: path, mode, size. A file cut short by a broken connection never takes its place.
-_PUT = """set -e
-p=$1
-case $p in "~/"*) p=$HOME/${p#"~/"};; esac
-umask 077
-mkdir -p -- "$(dirname -- "$p")"
-t=$p.new.$$
-trap 'rm -f -- "$t"' EXIT
-cat >"$t"
-[ "$(wc -c <"$t")" -eq "$3" ] || { echo "cut short" >&2; exit 1; }
-chmod "$2" "$t"
-mv -f -- "$t" "$p"
-"""
 
 
 class Completed(msgspec.Struct, frozen=True):
@@ -99,22 +84,32 @@ class Connection:
         Raises Unreachable when the connection breaks or the limit passes; a command that has no end
         then goes on over there.
         """
-        return self._run(words, stdin.encode(), limit_s)
-
-    def put(self, path: str, content: bytes, *, mode: int = 0o600) -> None:
-        """Write a file, whole or not at all; missing parents are made with mode 0700.
-
-        `~/` means the login's home. Through the login shell rather than SFTP: Debian's sshd starts
-        sftp-server by way of it too, and an rc file that prints breaks SFTP. Raises Failure when the
-        node can't write it, besides Unreachable.
-        """
-        words = ("sh", "-c", _PUT, "put", path, f"{mode:o}", str(len(content)))
-        done = self._run(words, content, PUT_S)
-        if done.code != 0:
-            raise Failure(
-                f"{self.node}: {path} cannot be written: {done.stderr.strip()}; next: make room or give "
-                "rights there, or set another work_dir"
-            )
+        token = secrets.token_hex(16)
+        deadline = Deadline(limit_s)
+        with (
+            at_most(
+                limit_s + GRACE_S, lambda: self._give_up(f"{_short(words)} got no answer in time")
+            ),
+            self._channel(deadline) as channel,
+        ):
+            self._exec(channel, shell.command(words, token), max(deadline.left_s, GRACE_S))
+            streams = shell.Stream(token), shell.Stream(token)
+            own: tuple[list[bytes], list[bytes]] = [], []
+            for pieces in self._pieces(channel, stdin.encode()):
+                for stream, collected, piece in zip(streams, own, pieces, strict=True):
+                    collected.append(stream.feed(piece))
+                if all(stream.code is not None for stream in streams):
+                    break
+                if deadline.left_s == 0:
+                    raise Unreachable(
+                        f"{self.node}: `{_short(words)}` did not end within {limit_s:g} s; next: look "
+                        "what holds it there"
+                    )
+            code = streams[0].code
+            if code is None:
+                raise self._no_end(words, streams[0])
+            stdout, stderr = (b"".join(parts).decode(errors="replace") for parts in own)
+            return Completed(code, stdout, stderr)
 
     def lines(self, words: Sequence[str]) -> Iterator[str]:
         """Lines of a command's standard output until it ends.
@@ -145,34 +140,6 @@ class Connection:
             channel = stack.enter_context(self._channel(Deadline(OPEN_S)))
             self._exec(channel, shell.command(words, token), OPEN_S)
             return Talk(_Way(self, words), channel, token, stack.pop_all().close)
-
-    def _run(self, words: Sequence[str], stdin: bytes, limit_s: float) -> Completed:
-        token = secrets.token_hex(16)
-        deadline = Deadline(limit_s)
-        with (
-            at_most(
-                limit_s + GRACE_S, lambda: self._give_up(f"{_short(words)} got no answer in time")
-            ),
-            self._channel(deadline) as channel,
-        ):
-            self._exec(channel, shell.command(words, token), max(deadline.left_s, GRACE_S))
-            streams = shell.Stream(token), shell.Stream(token)
-            own: tuple[list[bytes], list[bytes]] = [], []
-            for pieces in self._pieces(channel, stdin):
-                for stream, collected, piece in zip(streams, own, pieces, strict=True):
-                    collected.append(stream.feed(piece))
-                if all(stream.code is not None for stream in streams):
-                    break
-                if deadline.left_s == 0:
-                    raise Unreachable(
-                        f"{self.node}: `{_short(words)}` did not end within {limit_s:g} s; next: look "
-                        "what holds it there"
-                    )
-            code = streams[0].code
-            if code is None:
-                raise self._no_end(words, streams[0])
-            stdout, stderr = (b"".join(parts).decode(errors="replace") for parts in own)
-            return Completed(code, stdout, stderr)
 
     def _exec(self, channel: paramiko.Channel, line: str, limit_s: float) -> None:
         try:
