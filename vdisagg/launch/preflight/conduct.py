@@ -123,10 +123,9 @@ def _look(
 
 
 def _silent(node: Node, failure: Failure) -> Finding:
-    if isinstance(failure, NoPython):
-        next_ = f"install python3 there, or set `python:` of nodes.{node.name}"
-        return Finding(node.name, "Python", failure.tried, "Python 3.8 or later", next_)
     found, _, next_ = str(failure).removeprefix(f"{node.name}: ").partition("; next: ")
+    if isinstance(failure, NoPython):
+        return Finding(node.name, "Python", failure.tried, "Python 3.8 or later", next_)
     return Finding(node.name, "reachable", found, "an answer", next_)
 
 
