@@ -108,7 +108,7 @@ test-real: models ## The tests that start real vLLM engines (minutes)
 	@echo "== tests on real engines"
 	@$(BIN)/python -m pytest -m "real and not faults" -v
 
-test-faults: models test-system ## The fault matrix on stand-ins, then on real engines (20 minutes; not part of `make test`)
+test-faults: models test-system ## The fault matrix on stand-ins, then on real engines (half an hour; not part of `make test`)
 	@echo "== faults"
 	@$(BIN)/python -m pytest -m faults -v
 
