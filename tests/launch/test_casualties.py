@@ -11,7 +11,7 @@ from vdisagg.cluster.snapshot import Observation
 from vdisagg.launch.casualties import NEWBORN_S, casualties, is_deciding
 
 if TYPE_CHECKING:
-    from tests.launch.conftest import Cluster
+    from launch.conftest import Cluster
     from vdisagg.cluster.admin import InstanceState
     from vdisagg.plan.model import Plan
 

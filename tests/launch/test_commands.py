@@ -12,7 +12,7 @@ from vdisagg.cluster import record
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.launch.conftest import Cluster
+    from launch.conftest import Cluster
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:

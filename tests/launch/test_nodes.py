@@ -26,7 +26,7 @@ from vdisagg.launch.up import up
 from vdisagg.plan.model import Node, Restart, Secret, Ssh
 
 if TYPE_CHECKING:
-    from tests.launch.conftest import Cluster
+    from launch.conftest import Cluster
     from vdisagg.plan.model import Process
 
 LOADS_FOR_EVER = "rm -f ready; echo loading; sleep 1000 & wait"

@@ -20,7 +20,7 @@ from vdisagg.launch.ssh.connect import connect
 from vdisagg.plan.model import Node, Process, Ssh
 
 if TYPE_CHECKING:
-    from tests.launch.conftest import Cluster
+    from launch.conftest import Cluster
     from vdisagg.launch.runner import Runner
     from vdisagg.launch.ssh.connection import Connection
 

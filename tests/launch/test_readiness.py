@@ -12,7 +12,7 @@ from vdisagg.cluster.snapshot import Observation
 from vdisagg.launch.readiness import Casualty, Sighting, casualty, progress
 
 if TYPE_CHECKING:
-    from tests.launch.conftest import Cluster
+    from launch.conftest import Cluster
     from vdisagg.cluster.admin import FrontState, InstanceState, LinkState
     from vdisagg.plan.model import Plan
 

@@ -16,7 +16,7 @@ from vdisagg.plan.model import Restart
 from vdisagg.view.status import status_text
 
 if TYPE_CHECKING:
-    from tests.launch.conftest import Cluster
+    from launch.conftest import Cluster
     from vdisagg.cluster.snapshot import ClusterView
 
 

@@ -21,7 +21,7 @@ from vdisagg.errors import ClusterBusy, Failure, LaunchFailed, PlanConflict, Usa
 from vdisagg.plan.model import Restart, Secret
 
 if TYPE_CHECKING:
-    from tests.launch.conftest import Cluster
+    from launch.conftest import Cluster
 
 RUN_UP = Path(__file__).with_name("run_up.py")
 DIES = "rm -f ready; for i in $(seq 30); do echo line $i; done; echo no memory; exit 7"
