@@ -18,6 +18,7 @@ import msgspec
 
 from vdisagg.errors import Failure, Unreachable
 from vdisagg.launch import deputy, pythons
+from vdisagg.launch.way import CLOSE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 
 ARRIVE_LIMIT_S = 20.0  # an interpreter starts; home directories on network file systems are slow
-CLOSE_S = 3.0
 GRACE_S = (
     2.0  # past its limit, until a question that the network does not take breaks the connection
 )

@@ -9,12 +9,11 @@ import subprocess
 import threading
 from typing import TYPE_CHECKING
 
+from vdisagg.launch.way import CLOSE_S, MOST_STDERR
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
-
-CLOSE_S = 3.0
-MOST_STDERR = 4000  # characters that are kept
 
 
 class PipeTalk:

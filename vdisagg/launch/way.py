@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+
+MOST_STDERR: Final = 4000
+"""Characters of a command's standard error that are kept: the last ones."""
+
+CLOSE_S: Final = 3.0
+"""How long whoever lets a command go waits for its end."""
 
 
 class Talk(Protocol):
@@ -21,7 +28,7 @@ class Talk(Protocol):
 
     @property
     def stderr(self) -> str:
-        """The last of its standard error so far."""
+        """The last of its standard error so far, MOST_STDERR characters at most."""
 
     def suspect(self) -> None:
         """Let later commands go over another connection; this one goes on."""

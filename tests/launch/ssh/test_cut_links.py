@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -58,8 +59,14 @@ def to_node(here: Host, node: Host, tmp_path: Path) -> Connect:
     return dial
 
 
-def test_e04_a_link_that_is_cut_ends_commands_and_lines(to_node: Connect, node: Host) -> None:
-    with to_node() as connection, ThreadPoolExecutor() as threads:
+def test_e04_a_link_that_is_cut_ends_commands_lines_and_what_is_said(
+    to_node: Connect, node: Host
+) -> None:
+    with (
+        to_node() as connection,
+        closing(connection.talk(("cat",))) as talk,
+        ThreadPoolExecutor() as threads,
+    ):
         lines = connection.lines(("sh", "-c", "echo begun; exec sleep 300"))
         assert next(lines) == "begun"
         begun = time.monotonic()
@@ -67,7 +74,8 @@ def test_e04_a_link_that_is_cut_ends_commands_and_lines(to_node: Connect, node: 
         ends = [
             threads.submit(next, lines),
             threads.submit(connection.run, ("sleep", "300"), limit_s=120),
-            threads.submit(connection.run, ("cat",), stdin="x" * 20_000_000, limit_s=120),
+            threads.submit(talk.send, b"x" * 20_000_000, limit_s=120),
+            threads.submit(next, talk.lines()),
         ]
         for end in ends:
             assert isinstance(end.exception(LIMIT_S), Unreachable)
@@ -79,7 +87,14 @@ def test_a_limit_shorter_than_the_keepalive_holds_as_well(to_node: Connect, node
     with to_node() as connection:
         node.cut()
         with pytest.raises(Unreachable, match=r"^n1: .*; next: "):
-            connection.run(("cat",), stdin="x" * 20_000_000, limit_s=0.5)
+            connection.run(("true",), limit_s=0.5)
+
+
+def test_so_does_one_for_what_is_said_to_a_command(to_node: Connect, node: Host) -> None:
+    with to_node() as connection, closing(connection.talk(("cat",))) as talk:
+        node.cut()
+        with pytest.raises(Unreachable, match=r"^n1: .*; next: "):
+            talk.send(b"x" * 20_000_000, limit_s=0.5)
 
 
 def test_closing_over_a_cut_link_returns(to_node: Connect, node: Host) -> None:

@@ -46,7 +46,7 @@ def test_another_process_with_the_same_pid_is_left_alone(connection: Connection)
 
 def test_a_node_that_can_not_tell_is_no_error(connection: Connection) -> None:
     class Mute:
-        def run(self, words: object, *, stdin: str = "", limit_s: float) -> object:
+        def run(self, words: object, *, limit_s: float) -> object:
             return connection.run(("sh", "-c", "exit 1"), limit_s=limit_s)
 
     assert session.of(Mute()) is None  # type: ignore[arg-type]

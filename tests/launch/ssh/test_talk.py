@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,12 +41,12 @@ def test_d05_what_rc_files_print_is_not_among_its_lines(start_sshd: Start, tmp_p
         assert talk.stderr == "err"
 
 
-def test_megabytes_in_one_line_arrive_whole_both_ways(connection: Connection) -> None:
-    text = "0123456789" * 300_000
-    with closing(connection.talk(("cat",))) as talk:
-        lines = talk.lines()
+def test_d15_megabytes_in_one_line_arrive_whole_both_ways(connection: Connection) -> None:
+    text = "0123456789" * 500_000  # more than the channel's window
+    with closing(connection.talk(("cat",))) as talk, ThreadPoolExecutor(1) as listener:
+        line = listener.submit(next, talk.lines())
         talk.send(f"{text}\n".encode(), limit_s=60)
-        assert next(lines) == text
+        assert line.result(60) == text
 
 
 def test_it_ends_over_there_when_it_is_let_go_and_gives_its_session_back(

@@ -33,7 +33,6 @@ FORWARD_S = 10.0
 OPEN_S = 20.0
 CHUNK = 65536
 LOOK_S = 0.5  # the longest wait between two looks at a channel
-WINDOW_S = 0.02  # the same while input waits for room in the window, which wakes nobody
 
 _BROKEN = (paramiko.SSHException, EOFError, OSError)
 
@@ -78,8 +77,8 @@ class Connection:
 
     # -- commands -------------------------------------------------------------------------------
 
-    def run(self, words: Sequence[str], *, stdin: str = "", limit_s: float) -> Completed:
-        """Run a command on the node, with its login shell's environment, and wait for its end.
+    def run(self, words: Sequence[str], *, limit_s: float) -> Completed:
+        """Run a command on the node, with its login shell's environment and no input, and wait for its end.
 
         Raises Unreachable when the connection breaks or the limit passes; a command that has no end
         then goes on over there.
@@ -93,9 +92,13 @@ class Connection:
             self._channel(deadline) as channel,
         ):
             self._exec(channel, shell.command(words, token), max(deadline.left_s, GRACE_S))
+            with contextlib.suppress(
+                *_BROKEN
+            ):  # it has ended; what it has said is still to be read
+                _end_input(channel)
             streams = shell.Stream(token), shell.Stream(token)
             own: tuple[list[bytes], list[bytes]] = [], []
-            for pieces in self._pieces(channel, stdin.encode()):
+            for pieces in self._pieces(channel):
                 for stream, collected, piece in zip(streams, own, pieces, strict=True):
                     collected.append(stream.feed(piece))
                 if all(stream.code is not None for stream in streams):
@@ -153,30 +156,15 @@ class Connection:
                 "processes or memory?)"
             ) from exc
 
-    def _pieces(
-        self, channel: paramiko.Channel, stdin: bytes | None = None
-    ) -> Iterator[tuple[bytes, bytes]]:
-        """What comes in on standard output and error, both read as they fill, while input is sent.
-
-        `stdin` None: leave it open. A pair of empty pieces comes every LOOK_S. Ends with the channel.
-        """
+    def _pieces(self, channel: paramiko.Channel) -> Iterator[tuple[bytes, bytes]]:
+        """What comes in on standard output and error, both read as they fill. A pair of empty pieces comes
+        every LOOK_S. Ends with the channel."""
         news = threading.Event()
         channel.in_buffer.set_event(news)
         channel.in_stderr_buffer.set_event(news)
-        rest = memoryview(stdin or b"")
-        open_input = stdin is not None
         while True:
             # Before reading: what came before the end is then read for certain.
             ended = bool(channel.closed or channel.eof_received)
-            try:
-                if open_input and not ended:
-                    while rest and channel.send_ready():
-                        rest = rest[channel.send(bytes(rest[:CHUNK])) :]
-                    if not rest:
-                        _end_input(channel)
-                        open_input = False
-            except _BROKEN:
-                open_input = False  # it reads no more; what it has said is still to be read
             try:
                 out = channel.recv(CHUNK) if channel.recv_ready() else b""
                 err = channel.recv_stderr(CHUNK) if channel.recv_stderr_ready() else b""
@@ -186,7 +174,7 @@ class Connection:
             if not (out or err):
                 if ended:
                     return
-                news.wait(WINDOW_S if open_input and rest else LOOK_S)
+                news.wait(LOOK_S)
 
     def _no_end(self, words: Sequence[str], stdout: shell.Stream) -> Unreachable:
         """The channel has closed without the marker of a command's end."""

@@ -55,7 +55,7 @@ class Completed(Protocol):
 class Connection(Protocol):
     """What is asked of an SSH connection."""
 
-    def run(self, words: Sequence[str], *, stdin: str = "", limit_s: float) -> Completed:
+    def run(self, words: Sequence[str], *, limit_s: float) -> Completed:
         """Run a command there until it ends. Raises Failure where the connection breaks."""
 
 

@@ -9,13 +9,13 @@ import paramiko
 
 from vdisagg.launch.ssh import shell
 from vdisagg.launch.ssh.deadline import at_most
+from vdisagg.launch.way import MOST_STDERR
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from vdisagg.errors import Unreachable
 
-MOST_STDERR = 4000  # characters that are kept
 
 _BROKEN = (paramiko.SSHException, EOFError, OSError)
 
