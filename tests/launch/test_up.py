@@ -512,6 +512,23 @@ def test_a_guard_brings_back_a_whole_cluster_piece_by_piece(
     assert cluster.is_empty()
 
 
+def test_a_controller_that_is_killed_again_and_again_is_back_each_time(
+    cluster: Cluster, wait_until: Callable[..., None]
+) -> None:
+    cluster.restart = Restart()
+    cluster.up()
+    kills = cluster.restart.limit + 2  # an engine's guard would have given up
+    for generation in range(1, kills + 1):
+        os.kill(cluster.observe("controller").pid or 0, signal.SIGKILL)
+        wait_until(lambda g=generation: started_again(cluster, "controller", g + 1))
+    wait_until(lambda: cluster.status().healthy)
+
+
+def started_again(cluster: Cluster, name: str, generation: int) -> bool:
+    seen = cluster.observe(name)
+    return seen.state == "running" and seen.generation == generation
+
+
 def test_when_nothing_of_the_last_run_lives_up_starts_afresh(
     cluster: Cluster, wait_until: Callable[..., None]
 ) -> None:

@@ -421,6 +421,21 @@ def test_the_lease_reaches_both_ends_in_whole_seconds(planned: Planned) -> None:
         assert transfer(role, ',"kv_buffer_device":"cpu"', 90) in instance.process.argv
 
 
+def test_what_loads_nothing_is_started_again_sooner_and_more_often(planned: Planned) -> None:
+    plan = planned(CPU)
+    for process in plan.processes():
+        wanted = Restart()
+        if process.kind == "controller":
+            wanted = Restart(limit=10, backoff_s=0.1, reset_s=5.0)
+        assert plan.restart_of(process) == wanted
+
+
+def test_a_controller_that_is_never_to_be_started_again_is_not(planned: Planned) -> None:
+    plan = planned(f"{CPU}restart: {{policy: never, reset_s: 2}}\n")
+    restart = plan.restart_of(plan.controller)
+    assert (restart.policy, restart.reset_s) == ("never", 2.0)
+
+
 def test_restarts_and_failover_are_the_files(planned: Planned) -> None:
     assert planned(CPU).restart == Restart("on-failure", 5, 1.0, 30.0, 600.0)
     said = "restart: {policy: never, limit: 2, backoff_s: 0.5, stopped_s: 9}\n"

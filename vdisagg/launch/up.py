@@ -360,7 +360,7 @@ class _Launch:
             runner.stop(process, grace_s)
         self._launched.append(process)  # before the start: undo must cover one that fails half-way
         files = far_controller.files(self._record) if self._travels(process) else {}
-        started = runner.start(process, secrets, grace_s, files, self.plan.restart)
+        started = runner.start(process, secrets, grace_s, files, self.plan.restart_of(process))
         with self._recording:
             self._record.processes[process.name] = started
             self.write(self._phase)
