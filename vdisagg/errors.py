@@ -8,6 +8,7 @@ Error
     ├── PreflightFailed   nodes are not fit for the plan: names every finding
     ├── ClusterBusy       another command holds the cluster's lock
     ├── LaunchFailed      a process died or did not become ready in time
+    │   └── Occupied      …or something that another launch has started lives in its place
     ├── ControllerGone    the controller does not answer on its admin socket
     ├── Unreachable       a node cannot be reached over SSH, or the connection broke
     ├── HostKeyRefused    the host key of a node, or of a jump host, is unknown or another one
@@ -78,6 +79,10 @@ class ClusterBusy(Failure):
 
 class LaunchFailed(Failure):
     """A process died or did not become ready in time."""
+
+
+class Occupied(LaunchFailed):
+    """Something that another launch has started lives where a process was to be started."""
 
 
 class ControllerGone(Failure):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from launch.conftest import free_ports
 from vdisagg.cluster import record
 from vdisagg.errors import ClusterBusy, Failure, LaunchFailed, PlanConflict, UsageError
 from vdisagg.plan.model import Restart, Secret
@@ -527,6 +529,40 @@ def test_a_controller_that_is_killed_again_and_again_is_back_each_time(
 def started_again(cluster: Cluster, name: str, generation: int) -> bool:
     seen = cluster.observe(name)
     return seen.state == "running" and seen.generation == generation
+
+
+def test_d08_a_cluster_whose_record_is_elsewhere_is_told_and_left_alone(
+    cluster: Cluster, is_alive: Callable[[int], bool]
+) -> None:
+    cluster.up()
+    living = cluster.pids()
+    record.remove(cluster.directory)
+    cluster.ports = free_ports(len(cluster.ports))  # else they would be told, and nothing tried
+    with pytest.raises(Failure, match=r"(?s)runs already, and its record is not here") as caught:
+        cluster.up()
+    p0 = cluster.observe("p0")
+    assert re.search(rf"here: p0, pid {p0.pid}, started \d+ s ago", str(caught.value))
+    assert "next: `vdisagg down demo.yaml --find`" in str(caught.value)
+    assert cluster.pids() == living
+    assert record.read(cluster.directory) is None
+
+
+def test_d08_of_two_ups_from_two_places_the_second_undoes_its_own_part_alone(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both have looked before either had started anything."""
+    cluster.up()
+    p0, d0 = cluster.observe("p0"), cluster.observe("d0")
+    kill_controller = cluster.observe("controller").pid
+    record.remove(cluster.directory)
+    os.kill(kill_controller or 0, signal.SIGKILL)
+    cluster.ports = free_ports(len(cluster.ports))
+    monkeypatch.setattr("vdisagg.launch.up.refuse_foreign", lambda *_, **__: None)
+    with pytest.raises(LaunchFailed, match=r"p0: already runs in .* as pid"):
+        cluster.up()
+    assert any(line == "ending what was started: controller" for line in cluster.talk.said)
+    assert [cluster.observe(one).members for one in ("p0", "d0")] == [p0.members, d0.members]
+    assert not cluster.observe("controller").members
 
 
 def test_when_nothing_of_the_last_run_lives_up_starts_afresh(

@@ -67,4 +67,5 @@ def found(answer: dict[str, Any]) -> Found:
         kind=process.get("kind"),
         mark=msgspec.convert(mark, Mark) if mark is not None else None,
         living=(*answer["members"], *guard),
+        started_at=process.get("at"),
     )

@@ -63,6 +63,10 @@ class GuardError(Exception):
     """Says what is wrong and what next, for the launcher to show."""
 
 
+class OccupiedError(GuardError):
+    """Something of an earlier launch lives in the directory."""
+
+
 class CalledOffError(GuardError):
     """Somebody has asked for the process to be ended, or has started another in its place."""
 
@@ -214,7 +218,7 @@ def run_start(directory: Path, job: Value, answer: Callable[[Value], None]) -> N
         ticket = read_json(directory / TICKET_FILE) or {}
         if ticket.get("ticket") != job["ticket"]:
             raise CalledOffError(f"{job['name']}: the launch was called off by a later command")
-        refuse_second(directory, job)
+        refuse_second(directory, job["name"])
         if job.get("switches") is not None:
             copy_switches(Path(job["switches"]).expanduser(), directory / SWITCHES_DIRECTORY)
         for leftover in (PROCESS_FILE, EXIT_FILE):  # a start that fails must not look like the last
@@ -240,15 +244,15 @@ def start_process(
     return child, record
 
 
-def refuse_second(directory: Path, job: Value) -> None:
+def refuse_second(directory: Path, name: str) -> None:
+    """Raises OccupiedError."""
     record = record_of(directory)
     if record is None:
         return
     living = members_of(record["pid"], record["start_ticks"])
     if living:
-        raise GuardError(
-            f"{job['name']}: already runs in {directory} as pid {living[0]}; "
-            "next: take that cluster down"
+        raise OccupiedError(
+            f"{name}: already runs in {directory} as pid {living[0]}; next: take that cluster down"
         )
 
 
@@ -376,7 +380,7 @@ def stay(
             try:
                 with locked(directory):
                     refuse_restart(directory, record)
-                    refuse_second(directory, job)
+                    refuse_second(directory, job["name"])
                     child, record = start_process(directory, job, unblocked, ends)
                 break
             except CalledOffError:
@@ -713,6 +717,10 @@ def reason(exc: Exception) -> str:
     return str(exc)
 
 
+def refusal(exc: Exception) -> Value:
+    return {"error": reason(exc), "occupied": isinstance(exc, OccupiedError)}
+
+
 def daemonise(directory: Path) -> tuple[bool, int]:
     """Fork off a process of its own session; returns the answer pipe there, and the reading end here.
 
@@ -778,7 +786,7 @@ def start_command(directory: Path) -> None:
         if answers.closed:
             sys.stderr.write(f"{reason(exc)}\n")
         else:
-            answer({"error": reason(exc)})
+            answer(refusal(exc))
         sys.exit(1)
 
 
@@ -786,7 +794,7 @@ def main(words: list[str]) -> None:
     try:
         do(words)
     except (GuardError, OSError) as exc:
-        say({"error": reason(exc)})
+        say(refusal(exc))
         sys.exit(1)
 
 

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from vdisagg.cluster.admin import exchange
-from vdisagg.errors import Failure, LaunchFailed
+from vdisagg.errors import Failure, LaunchFailed, Occupied
 from vdisagg.launch import answers, guard, logfile, ports
 from vdisagg.plan.model import Restart
 
@@ -57,7 +57,7 @@ class LocalRunner:
         job = answers.job(process, secrets, grace_s, ticket, self._mark, str(SWITCHES), restart)
         answer = _read_answer(process, _run_guard(process, json.dumps(job)))
         if "error" in answer:
-            raise LaunchFailed(str(answer["error"]))
+            raise (Occupied if answer.get("occupied") else LaunchFailed)(str(answer["error"]))
         return answers.started(process, answer["started"])
 
     def observe(self, process: Process) -> Observation:
@@ -80,7 +80,10 @@ class LocalRunner:
             raise Failure(f"{exc.filename}: {exc.strerror}") from exc
 
     def find(self, folders: Sequence[str]) -> list[Found]:
-        found = guard.find([Path(folder).expanduser() for folder in folders])
+        try:
+            found = guard.find([Path(folder).expanduser() for folder in folders])
+        except OSError as exc:
+            raise Failure(f"{exc.filename}: {exc.strerror}") from exc
         return [answers.found(one) for one in found]
 
     def tail(self, process: Process, lines: int, *, before: bool = False) -> list[str]:

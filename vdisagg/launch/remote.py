@@ -11,7 +11,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from vdisagg.cluster.admin import SOCKET_NAME
-from vdisagg.errors import Failure, LaunchFailed, Unreachable
+from vdisagg.errors import Failure, LaunchFailed, Occupied, Unreachable
 from vdisagg.launch import answers, errands, guard, logfile, ports
 from vdisagg.launch.local import NEVER, NO_FILES, START_LIMIT_S, SWITCHES
 
@@ -150,6 +150,8 @@ class RemoteRunner:
             raise LaunchFailed(f"{self._node.name}: the guard there failed: {_why(done)}")
         answer = json.loads(done.stdout.partition(guard.BEGIN)[2].partition(guard.END)[0])
         if isinstance(answer, dict) and "error" in answer:
+            if answer.get("occupied"):
+                raise Occupied(f"{self._node.name}: {answer['error']}")
             raise _Refused(answer["error"], self._node.name)
         return answer
 

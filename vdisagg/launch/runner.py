@@ -47,6 +47,8 @@ class Found(msgspec.Struct, frozen=True):
     mark: Mark | None
     living: tuple[int, ...]
     """Pids of its group."""
+    started_at: float | None = None
+    """Unix time there, in seconds."""
 
 
 class Runner(Protocol):

@@ -18,11 +18,12 @@ import msgspec
 from vdisagg.cluster import record
 from vdisagg.cluster.record import Record
 from vdisagg.cluster.snapshot import Observation, Progress, UpResult
-from vdisagg.errors import Failure, LaunchFailed, PlanConflict
+from vdisagg.errors import Failure, LaunchFailed, Occupied, PlanConflict
 from vdisagg.launch import far_controller
 from vdisagg.launch.background import at_once, failures, raise_all
 from vdisagg.launch.casualties import casualties, is_deciding
 from vdisagg.launch.ending import end_processes
+from vdisagg.launch.foreign import refuse_foreign
 from vdisagg.launch.interrupt import Interrupt
 from vdisagg.launch.lookout import Lookout, by_node, observe_all, unreachable
 from vdisagg.launch.preflight.check import refuse_errors
@@ -93,6 +94,8 @@ def up(
                 return _result(launch.plan, state_directory, already=True, elapsed_s=0.0)
         elif earlier is not None:
             launch.adopt()
+        else:
+            refuse_foreign(plan, runner_for, now=now, tick=interrupt.check)
         secrets = read_secrets(launch.missing(), environment)
         if not mends:  # the nodes were fit when the cluster came up, and it is in use
             launch.check_nodes(check)
@@ -360,7 +363,11 @@ class _Launch:
             runner.stop(process, grace_s)
         self._launched.append(process)  # before the start: undo must cover one that fails half-way
         files = far_controller.files(self._record) if self._travels(process) else {}
-        started = runner.start(process, secrets, grace_s, files, self.plan.restart_of(process))
+        try:
+            started = runner.start(process, secrets, grace_s, files, self.plan.restart_of(process))
+        except Occupied:  # what lives there is another launch's, and not to be undone
+            self._launched.remove(process)
+            raise
         with self._recording:
             self._record.processes[process.name] = started
             self.write(self._phase)
