@@ -1,6 +1,7 @@
 """Records what real engines and a real front end send, for tests/data/frames-VERSION.json.
 
-    .venv/bin/python tests/real/record_frames.py
+    .venv/bin/python tests/real/record_frames.py           # into tests/data
+    .venv/bin/python tests/real/record_frames.py FILE      # elsewhere, to look at
 
 Starts the processes of topologies/tiny.yaml with a controller in this process that writes down every
 message it receives, asks a few questions, and ends them again. To be run when a vLLM version is
@@ -30,22 +31,25 @@ from vdisagg.control.controller import Controller  # noqa: E402
 from vdisagg.control.sockets import Sockets  # noqa: E402
 from vdisagg.launch.here import here_for, taken_ports  # noqa: E402
 from vdisagg.launch.local import LocalRunner  # noqa: E402
+from vdisagg.launch.sight import is_healthy  # noqa: E402
 from vdisagg.plan.make import make_plan  # noqa: E402
+from vdisagg.plan.model import Plan  # noqa: E402
 from vdisagg.topology.load import load  # noqa: E402
 
 Recorded = dict[str, list[list[str]]]
 
 
 def recording(kind_of: dict[int, str], recorded: Recorded) -> Any:
-    """`Sockets.messages`, that keeps what it yields under the socket's purpose."""
+    """`Sockets.messages`, that keeps what it yields under the socket's purpose; where that is "", not."""
     read = Sockets.messages
 
     def messages(self: Sockets, socket: zmq.Socket[bytes], *, frames: int) -> Iterator[list[bytes]]:
         for message in read(self, socket, frames=frames):
             purpose = kind_of.get(id(socket), "front end")
-            recorded.setdefault(purpose, []).append(
-                [base64.b64encode(frame).decode() for frame in message]
-            )
+            if purpose:
+                recorded.setdefault(purpose, []).append(
+                    [base64.b64encode(frame).decode() for frame in message]
+                )
             yield message
 
     return messages
@@ -66,6 +70,14 @@ def ask_questions(url: str) -> None:
         assert status == 200, reply
 
 
+def wait_for(plan: Plan) -> None:
+    """Until the front end has a pair to send requests to, and serves HTTP."""
+    deadline = time.monotonic() + plan.timeouts.launch_s
+    while not is_healthy(plan.front_end.url):
+        assert time.monotonic() < deadline, "they do not come up; their logs say why"
+        time.sleep(0.2)
+
+
 def main() -> None:
     topology = load(ROOT / "topologies" / "tiny.yaml")
     with tempfile.TemporaryDirectory() as name:
@@ -73,7 +85,7 @@ def main() -> None:
         here = here_for(topology)
         plan = make_plan(topology, here, busy=taken_ports(topology.name))
         controller = Controller(plan, directory, rng=random.Random(0))
-        kind_of = {}
+        kind_of = {id(controller._admission._socket): ""}  # libzmq asks there, and nobody else
         for instance, point in controller._endpoints.items():
             for purpose in ("handshake", "requests", "outputs"):
                 kind_of[id(getattr(point, f"_{purpose}"))] = f"{instance} {purpose}"
@@ -86,9 +98,7 @@ def main() -> None:
         try:
             for process in processes:
                 runner.start(process, {}, plan.timeouts.stop_s)
-            while controller.status().front_end != "attached":
-                time.sleep(0.2)
-            time.sleep(5)  # HTTP opens a moment after the front end is attached
+            wait_for(plan)
             ask_questions(plan.front_end.url)
         finally:
             for process in reversed(processes):
@@ -97,6 +107,7 @@ def main() -> None:
             thread.join()
     version = controller.fleet.engines["p0"].ready.vllm_version  # type: ignore[union-attr]
     target = ROOT / "tests" / "data" / f"frames-{version}.json"
+    target = Path(sys.argv[1]) if sys.argv[1:] else target
     target.write_text(json.dumps(recorded, indent=1) + "\n")
     print(f"{target}: {sum(map(len, recorded.values()))} messages")
 
