@@ -19,13 +19,14 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from vdisagg.bench.targets import cluster_target
 
 BIN = Path(sys.executable).parent
 EVEN = "1e9"
 """As a burstiness: gaps that are equal to all digits that count."""
-METRICS: dict[str, tuple[Callable[[dict], float], str]] = {
+METRICS: dict[str, tuple[Callable[[dict[str, Any]], float], str]] = {
     "TTFT mean (ms)": (lambda r: r["ttft"]["mean"] * 1000, "mean_ttft_ms"),
     "TTFT p50 (ms)": (lambda r: r["ttft"]["median"] * 1000, "median_ttft_ms"),
     "TTFT p99 (ms)": (lambda r: r["ttft"]["p99"] * 1000, "p99_ttft_ms"),

@@ -22,7 +22,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
@@ -55,7 +55,7 @@ class Load(msgspec.Struct, frozen=True):
     gap_s: float
 
 
-LOADS = (
+LOADS: tuple[Load, ...] = (
     # Each stream lasts 10 s, so that 200/s make 2,000 at once, from the tenth second on.
     Load("2,000 streams", 200.0, 13.0, 32, 0.1, 9.9 / 31),
     Load("short answers", 200.0, 5.0, 1, 0.1, 0.05),
@@ -151,9 +151,9 @@ def _row(
         raise SystemExit(f"{load.name}: {first.failure}: {first.detail}")
     ours = {sample.request_id: sample.ttft_s for sample in good}
     overhead = spread(
-        ours[name] - (each.first - each.whole)
+        ttft_s - (each.first - each.whole)
         for name, each in account.requests.items()
-        if ours[name] is not None
+        if (ttft_s := ours[name]) is not None
     )
     late = spread(sample.late_s for sample in samples)
     server_late = spread(each.late_s for each in account.requests.values())
@@ -198,7 +198,7 @@ def table(rows: list[Row]) -> str:
 
     lines = ["| | " + " | ".join(row.load.name for row in rows) + " |"]
     lines.append("|---" * (len(rows) + 1) + "|")
-    facts = {
+    facts: dict[str, Callable[[Row], str]] = {
         "requests/s asked, sent": lambda r: f"{r.asked_rate_per_s:g}, {r.achieved_rate_per_s:.2f}",
         "streams at once": lambda r: f"{r.most_streams}",
         "chunks/s": lambda r: f"{r.chunks_per_s:.0f}",

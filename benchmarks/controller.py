@@ -25,6 +25,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import msgspec
 
@@ -45,7 +46,12 @@ SPIN_MS = 2
 """A prefill engine with blocks that nobody has read yet steps so often, and reports each step."""
 
 COUNTERS = wire.raw({"requests": 0, "queries": 0, "hits": 0, "preempted": 0, "hits_by_source": {}})
-SAMPLING = {"temperature": 0.0, "_all_stop_token_ids": [2], "skip_clone": True, "output_kind": 1}
+SAMPLING: dict[str, Any] = {
+    "temperature": 0.0,
+    "_all_stop_token_ids": [2],
+    "skip_clone": True,
+    "output_kind": 1,
+}
 Row = dict[str, float]
 
 

@@ -4,6 +4,7 @@ import importlib.metadata
 import re
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
@@ -19,8 +20,9 @@ def pinned() -> dict[str, str]:
     return dict(line.split("==") for line in lines)
 
 
-def project() -> dict[str, object]:
-    return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+def project() -> dict[str, Any]:
+    found: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return found
 
 
 def test_the_base_install_pulls_neither_torch_nor_vllm() -> None:

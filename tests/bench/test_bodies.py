@@ -10,7 +10,8 @@ from vdisagg.errors import UsageError
 
 def fields(ask: Ask, endpoint: Endpoint = "completions", **options: Any) -> dict[str, Any]:
     options.setdefault("running_usage", True)
-    return json.loads(body("m", ask, endpoint=endpoint, **options))
+    found: dict[str, Any] = json.loads(body("m", ask, endpoint=endpoint, **options))
+    return found
 
 
 def test_a_completion_of_exact_length_is_greedy_streamed_and_ends_nowhere_else() -> None:

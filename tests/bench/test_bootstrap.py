@@ -1,4 +1,5 @@
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ def single(values: list[float]) -> list[list[float]]:
     return [[value] for value in values]
 
 
-def run(values: list[float], block: int, **more) -> Run:
+def run(values: list[float], block: int, **more: Any) -> Run:
     return Run(len(values), block, {"mean": mean(single(values))}, **more)
 
 
@@ -33,7 +34,9 @@ def test_the_weights_say_how_often_each_request_counts() -> None:
 @pytest.mark.parametrize(
     ("share", "found"), [(0.5, 2.0), (0.75, 3.25), (0.25, 1.0), (1.0, 4.0), (0.0, 1.0)]
 )
-def test_a_weighted_percentile_is_that_of_the_values_written_out(share, found) -> None:
+def test_a_weighted_percentile_is_that_of_the_values_written_out(
+    share: float, found: float
+) -> None:
     # 1, 1, 3, 4: places 1.5, 2.25, 0.75, 3 and 0.
     values = [[3.0], [1.0], [2.0], [4.0]]
     assert percentile(values, share)([1, 2, 0, 1]) == pytest.approx(found)

@@ -4,6 +4,7 @@ import json
 import socket
 import ssl
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -12,7 +13,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from fakes.http_front_end import FakeFrontEnd, chunks, completion, streamed
+from fakes.http_front_end import FakeFrontEnd, Handler, chunks, completion, streamed
 from fakes.virtual_time import run as run_virtually
 from vdisagg.bench import client
 from vdisagg.bench.asks import Ask
@@ -24,7 +25,15 @@ ASK = Ask([5, 6, 7], 4)
 BODY = body_of("m", ASK, endpoint="completions", running_usage=True)
 
 
-def asked(answer=None, *, body: bytes = BODY, expected: int = 4, **target) -> Sample:
+def connection(request: web.Request) -> asyncio.Transport:
+    """The way back to the client, under what aiohttp writes."""
+    assert request.transport
+    return request.transport
+
+
+def asked(
+    answer: Handler | None = None, *, body: bytes = BODY, expected: int = 4, **target: Any
+) -> Sample:
     """The sample of one request to a fake front end that answers so."""
 
     async def main() -> Sample:
@@ -55,7 +64,7 @@ def test_a_stream_is_read_to_its_end(running_usage: bool) -> None:
 
 @pytest.mark.parametrize("cut", [1, 5, 40])
 def test_f02_events_that_are_split_over_reads_are_whole_again(cut: int) -> None:
-    async def split(request, body):
+    async def split(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         return await streamed(request, chunks(body), cut=cut)
 
     assert asked(split).output_tokens == 4
@@ -63,7 +72,7 @@ def test_f02_events_that_are_split_over_reads_are_whole_again(cut: int) -> None:
 
 
 def test_an_http_error_is_a_failure_with_the_front_ends_words() -> None:
-    async def refuse(request, body):
+    async def refuse(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         return web.json_response({"error": {"message": "no such model"}}, status=404)
 
     found = asked(refuse)
@@ -71,12 +80,12 @@ def test_an_http_error_is_a_failure_with_the_front_ends_words() -> None:
 
 
 def test_a_connection_that_is_cut_is_a_failure() -> None:
-    async def cut(request, body):
+    async def cut(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         response = web.StreamResponse()
         response.content_length = 10_000
         await response.prepare(request)
         await response.write(b'data: {"choices": [{"text": "x"}]}\n\n')
-        request.transport.close()
+        connection(request).close()
         return response
 
     assert asked(cut).failure == "connection lost"
@@ -86,9 +95,9 @@ def test_a_connection_that_is_cut_is_a_failure() -> None:
     "said", [b"", b"SSH-2.0-OpenSSH\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: many\r\n\r\n"]
 )
 def test_what_is_no_http_is_a_failure(said: bytes) -> None:
-    async def strange(request, body):
-        request.transport.write(said)
-        request.transport.close()
+    async def strange(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        connection(request).write(said)
+        connection(request).close()
         return web.Response()
 
     found = asked(strange)
@@ -103,11 +112,11 @@ def test_f02_chunks_that_are_cut_anywhere_and_have_trailers_are_whole(lines: byt
     wire = head + b"3;x=y\r\n" + data[:3] + b"\r\n%x\r\n" % len(data[3:]) + data[3:]
     wire += b"\r\n0\r\n" + lines + b"\r\n"
 
-    async def bytewise(request, body):
+    async def bytewise(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         for at in range(len(wire)):
-            request.transport.write(wire[at : at + 1])
+            connection(request).write(wire[at : at + 1])
             await asyncio.sleep(0)
-        request.transport.close()
+        connection(request).close()
         return web.Response()
 
     found = asked(bytewise, expected=0)
@@ -115,7 +124,7 @@ def test_f02_chunks_that_are_cut_anywhere_and_have_trailers_are_whole(lines: byt
 
 
 def test_a_redirection_is_a_failure_and_is_not_followed() -> None:
-    async def elsewhere(request, body):
+    async def elsewhere(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         raise web.HTTPTemporaryRedirect("/v1/chat/completions")
 
     assert asked(elsewhere).failure == "HTTP 307"
@@ -135,15 +144,16 @@ def test_no_packing_is_asked_for() -> None:
 
 
 def test_a_stream_that_ends_early_is_a_failure() -> None:
-    async def short(request, body):
+    async def short(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         return await streamed(request, chunks(body)[:2], done=False)
 
     assert asked(short).failure == "cut short"
 
 
 def test_an_answer_that_never_comes_is_a_timeout() -> None:
-    async def silent(request, body):
+    async def silent(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         await asyncio.sleep(3600)
+        return web.Response()
 
     assert asked(silent, request_timeout_s=0.05).failure == "timeout"
 
@@ -160,7 +170,7 @@ def test_nobody_there_is_a_failure_not_a_crash() -> None:
 
 
 def test_chat_is_timed_by_its_content_and_reasoning() -> None:
-    async def chat(request, body):
+    async def chat(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         deltas = [{"role": "assistant", "content": ""}, {"reasoning": "Hm"}, {"content": "Yes"}]
         events = [{"choices": [{"index": 0, "delta": delta}]} for delta in deltas]
         usage = {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 2}}
@@ -181,10 +191,10 @@ def test_chat_is_timed_by_its_content_and_reasoning() -> None:
     assert len(found.gaps_s) == 1
 
 
-def timed(*steps: tuple[float, object]):
+def timed(*steps: tuple[float, object]) -> Handler:
     """An answer whose events are written at these seconds; bytes are written as they are."""
 
-    async def answer(request, body):
+    async def answer(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         clock = asyncio.get_running_loop().time
         began = clock()
         response = web.StreamResponse()
@@ -240,8 +250,8 @@ def peers_of_two_requests() -> list[object]:
     """Our end of the connection of each, one after the other."""
     peers: list[object] = []
 
-    async def answer(request, body):
-        peers.append(request.transport.get_extra_info("peername"))
+    async def answer(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        peers.append(connection(request).get_extra_info("peername"))
         return await completion(request, body)
 
     async def main() -> None:
@@ -263,7 +273,9 @@ def test_a_connection_is_used_again_for_the_next_request() -> None:
     assert first == second
 
 
-def test_no_connection_is_used_again_that_has_been_idle_for_long(monkeypatch) -> None:
+def test_no_connection_is_used_again_that_has_been_idle_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(client, "KEEP_ALIVE_S", 0.0)
     first, second = peers_of_two_requests()
     assert first != second
@@ -284,11 +296,11 @@ def test_a_host_is_found_by_its_name() -> None:
     assert asyncio.run(main()).failure is None
 
 
-def test_a_name_is_looked_up_once_for_all_requests(monkeypatch) -> None:
+def test_a_name_is_looked_up_once_for_all_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     real = socket.getaddrinfo
     asked_for: list[object] = []
 
-    def counted(host, *args, **kwargs):
+    def counted(host: str | bytes | None, *args: Any, **kwargs: Any) -> Any:
         asked_for.append(host)
         return real(host, *args, **kwargs)
 
@@ -371,10 +383,9 @@ def test_https_is_spoken_with_servers_that_are_trusted_and_no_others(
 def test_the_key_travels_in_the_header() -> None:
     async def main() -> dict[str, str]:
         front_end = FakeFrontEnd()
-        target = {"model": "m", "api_key": "secret"}
         async with (
             front_end.serving(),
-            connections(Target(url=front_end.url, **target)) as session,
+            connections(Target(url=front_end.url, model="m", api_key="secret")) as session,
         ):
             await stream(session, BODY)
         return front_end.headers[0]

@@ -4,11 +4,12 @@ import asyncio
 import json
 import threading
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
-from click.testing import Result
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from fakes.http_front_end import FakeFrontEnd
 from vdisagg.cli import app
@@ -53,12 +54,14 @@ def run(*words: str) -> Result:
     return CliRunner().invoke(app, ["bench", *words])
 
 
-def bench(fake: FakeFrontEnd, *more: str) -> tuple[int, dict]:
+def bench(fake: FakeFrontEnd, *more: str) -> tuple[int, dict[str, Any]]:
     result = run("--url", fake.url, "--model", "m", *LOAD, "--json", *more)
     return result.exit_code, json.loads(result.stdout)
 
 
-def test_all_answered_is_exit_code_0_and_the_file_is_written(front_end, tmp_path) -> None:
+def test_all_answered_is_exit_code_0_and_the_file_is_written(
+    front_end: FakeFrontEnd, tmp_path: Path
+) -> None:
     path = tmp_path / "run.json"
     code, outcome = bench(front_end, "--save", str(path))
     (only,) = outcome["runs"]
@@ -69,7 +72,7 @@ def test_all_answered_is_exit_code_0_and_the_file_is_written(front_end, tmp_path
     assert len(saved["samples"]) == 3
 
 
-async def busy(request, body):
+async def busy(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
     return web.Response(status=503, text="busy")
 
 
@@ -77,13 +80,13 @@ def failing_once(fake: FakeFrontEnd) -> None:
     """The second request finds it busy."""
     good = fake.answer
 
-    async def one_fails(request, body):
+    async def one_fails(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         return await (busy if len(fake.bodies) == 2 else good)(request, body)
 
     fake.answer = one_fails
 
 
-def test_any_failed_request_is_exit_code_1(front_end) -> None:
+def test_any_failed_request_is_exit_code_1(front_end: FakeFrontEnd) -> None:
     failing_once(front_end)
     code, outcome = bench(front_end)
     report = outcome["runs"][0]["report"]
@@ -92,12 +95,14 @@ def test_any_failed_request_is_exit_code_1(front_end) -> None:
 
 
 @pytest.mark.parametrize(("allowed", "code"), [("1", 0), ("34%", 0), ("33%", 1), ("0", 1)])
-def test_so_many_may_fail_as_is_said(front_end, allowed: str, code: int) -> None:
+def test_so_many_may_fail_as_is_said(front_end: FakeFrontEnd, allowed: str, code: int) -> None:
     failing_once(front_end)
     assert bench(front_end, "--max-failures", allowed)[0] == code
 
 
-def test_a_baseline_gets_the_same_prompts_and_the_verdict_comes_first(front_end, other) -> None:
+def test_a_baseline_gets_the_same_prompts_and_the_verdict_comes_first(
+    front_end: FakeFrontEnd, other: FakeFrontEnd
+) -> None:
     words = ("--url", front_end.url, "--model", "m", *LOAD, "--baseline-url", other.url)
     result = run(*words)
     assert result.exit_code == 0, result.output
@@ -110,14 +115,18 @@ def test_a_baseline_gets_the_same_prompts_and_the_verdict_comes_first(front_end,
     assert "baseline" in rest
 
 
-def test_only_openais_fields_leave_no_salt_and_so_other_prompts(front_end, other) -> None:
+def test_only_openais_fields_leave_no_salt_and_so_other_prompts(
+    front_end: FakeFrontEnd, other: FakeFrontEnd
+) -> None:
     words = ("--url", front_end.url, "--model", "m", *LOAD, "--strict")
     assert run(*words, "--baseline-url", other.url).exit_code == 0
     assert "cache_salt" not in front_end.bodies[0]
     assert front_end.bodies[0]["prompt"] != other.bodies[0]["prompt"]
 
 
-def test_a_sweep_takes_the_rates_in_order_and_names_the_highest_that_is_good(front_end) -> None:
+def test_a_sweep_takes_the_rates_in_order_and_names_the_highest_that_is_good(
+    front_end: FakeFrontEnd,
+) -> None:
     code, outcome = bench(front_end, "--sweep", "400,200", "--slo", "e2e=60s")
     assert code == 0
     assert [each["label"] for each in outcome["runs"]] == ["200 requests/s", "400 requests/s"]
@@ -127,7 +136,9 @@ def test_a_sweep_takes_the_rates_in_order_and_names_the_highest_that_is_good(fro
     assert text.stdout.startswith("200 requests/s is the highest rate tried with 90 % of the ")
 
 
-def test_two_sides_take_turns_at_each_rate_of_a_sweep(front_end, other) -> None:
+def test_two_sides_take_turns_at_each_rate_of_a_sweep(
+    front_end: FakeFrontEnd, other: FakeFrontEnd
+) -> None:
     words = ("--baseline-url", other.url, "--sweep", "200,400", "--slo", "e2e=60s")
     code, outcome = bench(front_end, *words)
     assert code == 0
@@ -141,7 +152,7 @@ def test_two_sides_take_turns_at_each_rate_of_a_sweep(front_end, other) -> None:
     assert outcome["verdict"]["answer"] == "no difference"
 
 
-def test_two_files_are_compared(front_end, tmp_path) -> None:
+def test_two_files_are_compared(front_end: FakeFrontEnd, tmp_path: Path) -> None:
     a, b = (str(tmp_path / name) for name in ("a.json", "b.json"))
     for path in (a, b):
         assert bench(front_end, "--save", path)[0] == 0
@@ -153,7 +164,7 @@ def test_two_files_are_compared(front_end, tmp_path) -> None:
     assert "E2E mean" in [row["metric"] for row in compared["rows"]]
 
 
-def test_the_page_is_written(front_end, tmp_path) -> None:
+def test_the_page_is_written(front_end: FakeFrontEnd, tmp_path: Path) -> None:
     path = tmp_path / "out.html"
     assert bench(front_end, "--report", str(path))[0] == 0
     assert path.read_text().startswith("<!")
@@ -176,7 +187,9 @@ def test_the_page_is_written(front_end, tmp_path) -> None:
         (["--sweep", "1", "--burstiness", "-1"], "--burstiness is -1; it must be above 0"),
     ],
 )
-def test_what_cant_be_is_named_before_anything_is_sent(front_end, words, said: str) -> None:
+def test_what_cant_be_is_named_before_anything_is_sent(
+    front_end: FakeFrontEnd, words: list[str], said: str
+) -> None:
     result = run("--url", front_end.url, "--model", "m", *LOAD, *words)
     assert isinstance(result.exception, UsageError)
     assert str(result.exception).startswith(said)
@@ -185,7 +198,7 @@ def test_what_cant_be_is_named_before_anything_is_sent(front_end, words, said: s
 
 @pytest.mark.parametrize("option", ["--save", "--report"])
 def test_a_file_that_cant_be_is_named_before_anything_is_sent(
-    front_end, tmp_path, option: str
+    front_end: FakeFrontEnd, tmp_path: Path, option: str
 ) -> None:
     path = tmp_path / "nowhere" / "file"
     result = run("--url", front_end.url, "--model", "m", *LOAD, option, str(path))

@@ -2,19 +2,21 @@ import asyncio
 import itertools
 import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
+from typing import Any
 
 import pytest
 
 from fakes.virtual_time import run
 from vdisagg.bench.arrivals import offsets
+from vdisagg.bench.load import Send
 from vdisagg.bench.load import run as load
 from vdisagg.bench.progress import Progress
 from vdisagg.bench.samples import Sample
 
 
-def lasting(seconds: Callable[[int], float]) -> Callable[[int, float, float], object]:
+def lasting(seconds: Callable[[int], float]) -> Send:
     """A request that takes that long and is over."""
 
     async def send(number: int, due: float, start: float) -> Sample:
@@ -25,14 +27,22 @@ def lasting(seconds: Callable[[int], float]) -> Callable[[int, float, float], ob
     return send
 
 
-def loaded(due, seconds, *, overshoot_s=0.0, **options):
+def loaded(
+    due: Sequence[float],
+    seconds: Callable[[int], float],
+    *,
+    overshoot_s: float = 0.0,
+    **options: Any,
+) -> tuple[list[Sample], float]:
     return run(load(due, lasting(seconds), **options), overshoot_s=overshoot_s)
 
 
 @pytest.mark.parametrize(("count", "rate"), [(300, 2.6), (5000, 200.0)])
 @pytest.mark.parametrize("burstiness", [0.25, 1.0, math.inf])
 @pytest.mark.parametrize("cap", [None, 1000])
-def test_f01_late_wake_ups_do_not_add_up(count, rate, burstiness, cap) -> None:
+def test_f01_late_wake_ups_do_not_add_up(
+    count: int, rate: float, burstiness: float, cap: int | None
+) -> None:
     due = offsets(count, rate_per_s=rate, burstiness=burstiness, rng=Random(3))
     samples, held = loaded(due, lambda _: 0.05, overshoot_s=0.002, max_in_flight=cap)
     sent = [sample.sent_s for sample in samples]

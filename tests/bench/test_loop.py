@@ -2,14 +2,17 @@ import asyncio
 import contextlib
 import socket
 from collections import Counter
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from vdisagg.bench.loop import AT_ONCE, run
 
+Pairs = list[tuple[socket.socket, socket.socket]]
+
 
 @pytest.fixture
-def pairs():
+def pairs() -> Iterator[Pairs]:
     with contextlib.ExitStack() as stack:
         found = [socket.socketpair() for _ in range(AT_ONCE * 3)]
         for pair in found:
@@ -18,7 +21,7 @@ def pairs():
         yield found
 
 
-def read_until(pairs, enough, *, take: bool) -> list[str]:
+def read_until(pairs: Pairs, enough: Callable[[list[str]], bool], *, take: bool) -> list[str]:
     """What happened, in order: the places of what was read, and "due" for a timer that is due at once
     when the first is read. With `take` a socket is read empty, else it stays ready."""
     order: list[str] = []
@@ -47,13 +50,13 @@ def read_until(pairs, enough, *, take: bool) -> list[str]:
     return order
 
 
-def test_what_is_due_comes_between_the_answers_of_a_burst(pairs) -> None:
+def test_what_is_due_comes_between_the_answers_of_a_burst(pairs: Pairs) -> None:
     order = read_until(pairs, lambda order: len(order) > len(pairs), take=True)
     assert sorted(order) == sorted(["due", *map(str, range(len(pairs)))])
     assert order.index("due") <= 2 * AT_ONCE  # it is looked at before the reading after the first
 
 
-def test_nobody_starves_while_others_always_have_something(pairs) -> None:
+def test_nobody_starves_while_others_always_have_something(pairs: Pairs) -> None:
     order = read_until(pairs, lambda order: len(order) > 10 * len(pairs), take=False)
     counts = Counter(order)
     assert len(counts) == len(pairs) + 1

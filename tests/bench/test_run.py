@@ -2,6 +2,7 @@ import asyncio
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -18,7 +19,7 @@ from vdisagg.bench.samples import Phases
 from vdisagg.bench.targets import cluster_target, given_target
 from vdisagg.errors import Failure, UsageError
 
-SMALL = {"input_len": 5, "output_len": 3}
+SMALL: dict[str, Any] = {"input_len": 5, "output_len": 3}
 
 
 def ran(
@@ -50,7 +51,7 @@ def test_requests_are_greedy_and_exact_in_length_both_ways() -> None:
 
 
 def test_f04_prompts_are_fresh_per_run_unless_fixed() -> None:
-    def prompts(**options) -> list[list[int]]:
+    def prompts(**options: Any) -> list[list[int]]:
         _, front_end = ran(Options(requests=3, warmup=1, max_in_flight=1, **SMALL, **options))
         return [body["prompt"] for body in front_end.bodies]
 
@@ -70,7 +71,7 @@ def test_the_prompt_seed_that_was_drawn_is_reported() -> None:
 def test_a_failing_warm_up_stops_the_run_and_says_why() -> None:
     front_end = FakeFrontEnd()
 
-    async def refuse(request, body):
+    async def refuse(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         return web.json_response({"error": {"message": "no such model"}}, status=404)
 
     front_end.answer = refuse
@@ -82,7 +83,7 @@ def test_a_failing_warm_up_stops_the_run_and_says_why() -> None:
 def test_failures_are_counted_beside_the_good_ones() -> None:
     front_end = FakeFrontEnd()
 
-    async def every_other(request, body):
+    async def every_other(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         if len(front_end.bodies) % 2:
             return web.Response(status=500, text="boom")
         return await completion(request, body)
@@ -94,7 +95,7 @@ def test_failures_are_counted_beside_the_good_ones() -> None:
     assert result.report.failures[0].example == "boom"
 
 
-def test_the_saved_file_holds_report_and_samples(tmp_path) -> None:
+def test_the_saved_file_holds_report_and_samples(tmp_path: Path) -> None:
     result, _ = ran(Options(requests=2, **SMALL))
     path = tmp_path / "run.json"
     save(Outcome([result]), path)
@@ -104,7 +105,7 @@ def test_the_saved_file_holds_report_and_samples(tmp_path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["run.json"]
 
 
-def test_a_place_that_takes_no_file_is_a_failure(tmp_path) -> None:
+def test_a_place_that_takes_no_file_is_a_failure(tmp_path: Path) -> None:
     result, _ = ran(Options(requests=1, **SMALL))
     with pytest.raises(Failure, match="can't be written"):
         save(Outcome([result]), tmp_path / "missing" / "run.json")
@@ -131,7 +132,7 @@ def test_a_place_that_takes_no_file_is_a_failure(tmp_path) -> None:
         ({"turns": 0}, "--turns is 0"),
     ],
 )
-def test_impossible_options_are_named(options, said) -> None:
+def test_impossible_options_are_named(options: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         Options(**options).check()
 
@@ -157,7 +158,7 @@ def test_a_url_needs_a_model_and_a_scheme() -> None:
         given_target("h:1", "m")
 
 
-def test_the_key_comes_out_of_the_named_variable(monkeypatch) -> None:
+def test_the_key_comes_out_of_the_named_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_KEY", "secret")
     assert given_target("http://h:1", "m", "SOME_KEY").api_key == "secret"
     monkeypatch.delenv("SOME_KEY")
@@ -165,7 +166,7 @@ def test_the_key_comes_out_of_the_named_variable(monkeypatch) -> None:
         given_target("http://h:1", "m", "SOME_KEY")
 
 
-def test_a_cluster_that_is_not_up_is_named(monkeypatch, tmp_path) -> None:
+def test_a_cluster_that_is_not_up_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     with pytest.raises(Failure, match="cluster demo is not up"):
         cluster_target("demo")
@@ -180,7 +181,9 @@ def test_a_url_that_leads_nowhere_is_named(url: str) -> None:
         given_target(url, "m")
 
 
-def test_a_key_that_no_header_can_carry_is_refused_and_not_shown(monkeypatch) -> None:
+def test_a_key_that_no_header_can_carry_is_refused_and_not_shown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("SOME_KEY", "sec\nret")
     with pytest.raises(UsageError, match="SOME_KEY") as refused:
         given_target("http://h:1", "m", "SOME_KEY")
@@ -192,21 +195,21 @@ class FakeInsight(Insight):
 
     def __init__(self, front_end: FakeFrontEnd) -> None:
         self._front_end = front_end
-        self._told = len(front_end.request_ids)
+        self._seen = len(front_end.request_ids)
         self.pairs = [("p0", "d0"), ("p0", "d1")]
         self.reachable = 2
         self.notes = ["a note of the controller's"]
 
     def begin(self) -> None:
-        self._told = len(self._front_end.request_ids)
+        self._seen = len(self._front_end.request_ids)
 
     def links(self) -> list[tuple[str, str]]:
         return self.pairs
 
     def phases(self) -> dict[str, Phases]:
         ids = self._front_end.request_ids
-        new = range(self._told, len(ids))
-        self._told = len(ids)
+        new = range(self._seen, len(ids))
+        self._seen = len(ids)
         found = {}
         for number in new:
             prefill, decode = self.pairs[number % self.reachable]
@@ -300,7 +303,7 @@ def test_a_strict_servers_answers_may_be_shorter_and_extra_fields_are_sent() -> 
 
 def trace(tmp_path: Path) -> Path:
     path = tmp_path / "trace.jsonl"
-    lines = [
+    lines: list[dict[str, object]] = [
         {"timestamp": at, "input_length": 4, "output_length": 2, "hash_ids": []}
         for at in (1000, 1000, 1050)
     ]
@@ -308,7 +311,7 @@ def trace(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_trace_is_sent_by_its_own_clock(tmp_path) -> None:
+def test_a_trace_is_sent_by_its_own_clock(tmp_path: Path) -> None:
     result, _ = ran(Options(dataset=trace(tmp_path), warmup=1))
     assert [sample.due_s for sample in result.samples] == pytest.approx([0.0, 0.0, 0.05])
     settings = result.report.settings
@@ -316,7 +319,7 @@ def test_a_trace_is_sent_by_its_own_clock(tmp_path) -> None:
     assert (settings.requests, settings.input_len, settings.turns) == (3, None, None)
 
 
-def test_a_trace_with_a_rate_has_its_prompts_only(tmp_path) -> None:
+def test_a_trace_with_a_rate_has_its_prompts_only(tmp_path: Path) -> None:
     options = Options(dataset=trace(tmp_path), warmup=0, rate_per_s=100.0, burstiness=math.inf)
     result, _ = ran(options)
     assert [sample.due_s for sample in result.samples] == pytest.approx([0.0, 0.01, 0.02])
@@ -329,7 +332,7 @@ def conversations(tmp_path: Path) -> Path:
     return path
 
 
-def test_conversations_are_asked_as_chats_and_warmed_up_with_other_words(tmp_path) -> None:
+def test_conversations_are_asked_as_chats_and_warmed_up_with_other_words(tmp_path: Path) -> None:
     options = Options(
         dataset=conversations(tmp_path), endpoint="chat", output_len=3, warmup=1, prompt_seed=1
     )
@@ -341,7 +344,7 @@ def test_conversations_are_asked_as_chats_and_warmed_up_with_other_words(tmp_pat
     assert (result.report.failed, result.report.settings.endpoint) == (0, "chat")
 
 
-def test_a_duration_says_nothing_of_conversations(tmp_path) -> None:
+def test_a_duration_says_nothing_of_conversations(tmp_path: Path) -> None:
     options = Options(dataset=conversations(tmp_path), output_len=3, duration_s=1.0)
     with pytest.raises(UsageError, match="--duration needs --rate"):
         ran(options)
@@ -350,7 +353,7 @@ def test_a_duration_says_nothing_of_conversations(tmp_path) -> None:
 def test_failures_may_be_allowed_by_number_or_by_share() -> None:
     front_end = FakeFrontEnd()
 
-    async def every_other(request, body):
+    async def every_other(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         if len(front_end.bodies) % 2:
             return web.Response(status=500, text="boom")
         return await completion(request, body)
@@ -364,7 +367,7 @@ def test_failures_may_be_allowed_by_number_or_by_share() -> None:
 
 
 @pytest.mark.parametrize(("text", "most"), [("3", 3), ("1%", 0.01), ("0.5", 0.5), ("0", 0)])
-def test_how_many_may_fail_is_a_number_or_a_share(text, most) -> None:
+def test_how_many_may_fail_is_a_number_or_a_share(text: str, most: float) -> None:
     found = parse_max_failures(text)
     assert (found, type(found)) == (most, type(most))
 

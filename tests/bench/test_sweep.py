@@ -3,6 +3,7 @@ from random import Random
 import pytest
 
 from fakes.bench_runs import always, answered, failed, result, steady
+from vdisagg.bench.result import Result
 from vdisagg.bench.slo import Slo
 from vdisagg.bench.sweep import Sweep, ratios, sweep
 from vdisagg.bench.sweep_verdict import sweep_verdict
@@ -10,7 +11,7 @@ from vdisagg.bench.sweep_verdict import sweep_verdict
 SLO = Slo(ttft_s=0.5)
 
 
-def at(rate: float | None, good: int, *, of: int = 100, label: str = ""):
+def at(rate: float | None, good: int, *, of: int = 100, label: str = "") -> Result:
     """A run at a rate in which so many requests keep the SLO."""
     return steady(label, lambda i: 0.2 if i < good else 0.8, always(0.1), count=of, rate_per_s=rate)
 

@@ -8,8 +8,10 @@ import signal
 import statistics
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
+from aiohttp import web
 
 from fakes.http_front_end import FakeFrontEnd, completion
 from fakes.virtual_time import run as run_virtually
@@ -20,7 +22,7 @@ from vdisagg.bench.bodies import PATHS, body
 from vdisagg.bench.client import Target
 from vdisagg.bench.progress import Progress
 from vdisagg.bench.samples import Sample
-from vdisagg.bench.worker import Item, Job
+from vdisagg.bench.worker import Go, Item, Job, framed, read_frame
 from vdisagg.errors import Failure
 
 BODY = body("m", Ask([5, 6, 7], 4), endpoint="completions", running_usage=True)
@@ -62,7 +64,7 @@ def test_every_request_is_dealt_out_once_and_in_order(count: int) -> None:
     ("cap", "count", "caps"),
     [(8, 2, [4, 4]), (8, 3, [3, 3, 2]), (3, 3, [1, 1, 1]), (None, 2, [None, None])],
 )
-def test_a_caps_parts_come_to_the_cap(cap, count, caps) -> None:
+def test_a_caps_parts_come_to_the_cap(cap: int | None, count: int, caps: list[int | None]) -> None:
     parts = workers.split(job([0.0] * 9, cap=cap), count)
     assert [part.max_in_flight for part in parts] == caps
 
@@ -71,7 +73,9 @@ def test_a_caps_parts_come_to_the_cap(cap, count, caps) -> None:
 @pytest.mark.parametrize("burstiness", [0.25, 1.0, math.inf])
 @pytest.mark.parametrize("processes", [2, 3])
 @pytest.mark.parametrize("cap", [None, 1000])
-def test_f01_several_processes_keep_one_schedule(count, rate, burstiness, processes, cap) -> None:
+def test_f01_several_processes_keep_one_schedule(
+    count: int, rate: float, burstiness: float, processes: int, cap: int | None
+) -> None:
     due = offsets(count, rate_per_s=rate, burstiness=burstiness, rng=Random(3))
     sent: list[float] = []
     for part in workers.split(job(due, cap=cap), processes):
@@ -109,12 +113,16 @@ def test_f01_several_processes_keep_one_schedule(count, rate, burstiness, proces
         ({"rate_per_s": math.inf, "output_len": 200, "requests": 1}, 1),
     ],
 )
-def test_as_many_processes_as_the_load_takes_and_the_machine_has(load, count) -> None:
-    facts = {"requests": 8000, "max_in_flight": None, "cores": 8, **load}
+def test_as_many_processes_as_the_load_takes_and_the_machine_has(
+    load: dict[str, Any], count: int
+) -> None:
+    facts: dict[str, Any] = {"requests": 8000, "max_in_flight": None, "cores": 8, **load}
     assert workers.needed(**facts) == count
 
 
-def carried(due: list[float], front_end: FakeFrontEnd, *, processes: int, cap: int | None = None):
+def carried(
+    due: list[float], front_end: FakeFrontEnd, *, processes: int, cap: int | None = None
+) -> tuple[list[Sample], float, Progress, list[float]]:
     """The samples, for how long the cap held back, what was counted, and the start instant."""
     progress = Progress(len(due))
     starts: list[float] = []
@@ -154,7 +162,7 @@ def test_a_cap_holds_over_all_processes_together() -> None:
     flying = 0
     most = 0
 
-    async def counted(request, body):
+    async def counted(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         nonlocal flying, most
         flying += 1
         most = max(most, flying)
@@ -169,7 +177,7 @@ def test_a_cap_holds_over_all_processes_together() -> None:
 
 
 def test_failures_come_back_as_samples() -> None:
-    async def main():
+    async def main() -> tuple[list[Sample], float]:
         return await workers.run(
             job([0.0] * 4), workers=2, progress=Progress(4), on_start=lambda _: None
         )
@@ -183,11 +191,12 @@ def test_a_process_that_dies_ends_the_run_and_is_named() -> None:
     front_end = FakeFrontEnd()
     killed: list[int] = []
 
-    async def deadly(request, body):
+    async def deadly(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         if not killed:
             killed.append(int(min(children())))
             os.kill(killed[0], signal.SIGKILL)
         await asyncio.sleep(3600)
+        return web.Response()
 
     front_end.answer = deadly
     with pytest.raises(Failure, match=r"load process [12] of 2 was ended by signal 9 .* next: "):
@@ -195,7 +204,9 @@ def test_a_process_that_dies_ends_the_run_and_is_named() -> None:
     assert children() == set()
 
 
-def test_a_process_that_cannot_start_is_a_failure_with_its_last_words(monkeypatch) -> None:
+def test_a_process_that_cannot_start_is_a_failure_with_its_last_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     command = (workers._COMMAND[0], "-c", "import no_such_module")
     monkeypatch.setattr(workers, "_COMMAND", command)
     with pytest.raises(Failure, match=r"ended with exit code 1 .*No module named 'no_such_module'"):
@@ -207,10 +218,11 @@ def test_being_interrupted_leaves_no_process_behind() -> None:
     """As Ctrl-C does it: SIGINT comes while streams are open."""
     front_end = FakeFrontEnd()
 
-    async def interrupting(request, body):
+    async def interrupting(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         if len(front_end.bodies) == 1:
             os.kill(os.getpid(), signal.SIGINT)
         await asyncio.sleep(3600)
+        return web.Response()
 
     front_end.answer = interrupting
     with pytest.raises(KeyboardInterrupt):
@@ -224,10 +236,11 @@ def test_a_process_that_is_left_alone_ends() -> None:
             *workers._COMMAND, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
         )
         assert process.stdin
-        process.stdin.write(workers.framed(job([3600.0])))
+        assert process.stdout
+        process.stdin.write(framed(job([3600.0])))
         await process.stdin.drain()
-        await workers.read_frame(process.stdout)
-        process.stdin.write(workers.framed(workers.Go(asyncio.get_running_loop().time())))
+        await read_frame(process.stdout)
+        process.stdin.write(framed(Go(asyncio.get_running_loop().time())))
         process.stdin.close()
         async with asyncio.timeout(30):
             await process.stdin.wait_closed()

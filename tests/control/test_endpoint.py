@@ -36,9 +36,9 @@ class Scene:
         self.outputs: list[wire.Output] = []
         self.payload = b""
         self.sockets = Sockets(heartbeat_s=heartbeat_s)
-        ports = [Address("127.0.0.1", port) for port in free_ports(3)]
+        handshake, requests, outputs = (Address("127.0.0.1", port) for port in free_ports(3))
         process = Process("d0", "decode", "here", ("true",), {}, "")
-        self.instance = Instance("d0", "decode", process, (), *ports)
+        self.instance = Instance("d0", "decode", process, (), handshake, requests, outputs)
         self.endpoint = Endpoint(self.sockets, self.instance, self)
         self.engines: list[FakeEngine] = []
         self.relays: list[Relay] = []
@@ -80,7 +80,7 @@ class Scene:
         """Let what dials requests and outputs go through relays; before the engine starts."""
         requests, outputs = self.instance.requests, self.instance.outputs
         self.relays = [Relay(requests.port), Relay(outputs.port)]
-        through = [Address("127.0.0.1", relay.port) for relay in self.relays]
+        through, back = (Address("127.0.0.1", relay.port) for relay in self.relays)
         # What the engine is told, not what is bound.
         self.endpoint._instance = Instance(
             "d0",
@@ -88,7 +88,8 @@ class Scene:
             self.instance.process,
             (),
             self.instance.handshake,
-            *through,
+            through,
+            back,
         )
         return self.relays[0], self.relays[1]
 
@@ -365,7 +366,7 @@ def test_both_sides_notice_within_the_limit(limit_s: float) -> None:
     sockets = Sockets(heartbeat_s=limit_s)
     made = sockets.bindable(zmq.ROUTER, "d0 requests")
     interval, timeout, ttl = (
-        made.getsockopt(option) / 1000
+        int(made.getsockopt(option)) / 1000
         for option in (zmq.HEARTBEAT_IVL, zmq.HEARTBEAT_TIMEOUT, zmq.HEARTBEAT_TTL)
     )
     assert 0 < interval + timeout <= limit_s

@@ -14,7 +14,7 @@ from vdisagg.control.flights import HOPE_S, MOVES, PARDON_S, REDOS
 from vdisagg.control.release import LEASE_S
 
 SQUARE: tuple[Pair, ...] = (("p0", "d0"), ("p0", "d1"), ("p1", "d0"), ("p1", "d1"))
-PLAIN = {"logprobs": None}
+PLAIN: dict[str, Any] = {"logprobs": None}
 """With which a greedy request gets prefill's token ahead."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -18,7 +18,7 @@ FAILING = 60.5
 
 
 @pytest.fixture
-def cluster(cluster_of: Clusters) -> Iterator[Cluster]:
+def cluster(cluster_of: Clusters) -> Cluster:
     """One prefill and three decode engines."""
     cluster = cluster_of(1, 3).up()
     for engine in cluster.engines.values():

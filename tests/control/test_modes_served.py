@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from vdisagg.cluster.modes import COLOCATED, KEY
 from vdisagg.control import wire
 
 Clusters = Callable[..., Cluster]
-SAID = {"extra_args": {KEY: COLOCATED}}
+SAID: dict[str, Any] = {"extra_args": {KEY: COLOCATED}}
 PROMPT = list(range(40))
 
 
@@ -52,9 +53,9 @@ def test_they_are_answered_by_engines_of_both_roles_and_leave_no_block(
 
 def test_both_modes_at_once_are_right(cluster_of: Clusters) -> None:
     cluster = cluster_of(2, 2).up()
-    modes = [{}, SAID]
+    modes: list[dict[str, Any]] = [{}, SAID]
     requests = [
-        cluster.front.add(prompt, max_tokens=12, **modes[number % 2])  # type: ignore[arg-type]
+        cluster.front.add(prompt, max_tokens=12, **modes[number % 2])
         for number, prompt in enumerate(prompts(40))
     ]
     answers = [cluster.front.finish(request) for request in requests]

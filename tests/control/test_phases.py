@@ -17,7 +17,7 @@ from vdisagg.control import wire
 from vdisagg.control.phases import queued_s
 from vdisagg.control.recent import PAGE, Recent
 
-STOP = {"finish_reason": wire.STOP}
+STOP: dict[str, Any] = {"finish_reason": wire.STOP}
 
 
 def told(desk: Desk, after: int = 0) -> Timings:
@@ -42,7 +42,8 @@ def timed(number: int = 1, request: str = "r", **changes: Any) -> Timing:
 
 def over(desk: Desk, instance: str, leg: str, first: float, end: float) -> None:
     """An answering leg's first and last output, and one in between."""
-    for now, last in ((first, {}), ((first + end) / 2, {}), (end, STOP)):
+    nothing: dict[str, Any] = {}
+    for now, last in ((first, nothing), ((first + end) / 2, nothing), (end, STOP)):
         desk.hear(instance, wire.Output(leg, [7], **last), now=now)
 
 

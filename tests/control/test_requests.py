@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 import pytest
@@ -216,7 +217,7 @@ def test_answers_go_to_the_api_server_that_asked(cluster_of: Clusters) -> None:
     ]
     for request in ids:
         # Both API servers use the same ids: each must get all of its own answers, and no other's.
-        cluster.front.until(lambda request=request: len(cluster.front.tokens(request)) == 32)
+        cluster.front.until(partial(lambda name: len(cluster.front.tokens(name)) == 32, request))
     assert {r.client_index for e in cluster.engines.values() for r in e.added} == {0}
 
 

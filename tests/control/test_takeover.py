@@ -6,6 +6,7 @@ import json
 import random
 import threading
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -45,9 +46,13 @@ def test_streams_go_on_token_for_token(cluster_of: Clusters, deaths: int) -> Non
     slow(cluster)
     prompts = [[*PROMPT, n] for n in range(8)]
     requests = [cluster.front.add(prompt, max_tokens=80) for prompt in prompts]
+
+    def tokens() -> int:
+        return sum(len(cluster.front.tokens(r)) for r in requests)
+
     for _ in range(deaths):
-        tokens = sum(len(cluster.front.tokens(r)) for r in requests)
-        cluster.until(lambda n=tokens: sum(len(cluster.front.tokens(r)) for r in requests) > n + 60)
+        wanted = tokens() + 60
+        cluster.until(partial(lambda least: tokens() > least, wanted))
         end(cluster)
         begin(cluster)
     for request, prompt in zip(requests, prompts, strict=True):

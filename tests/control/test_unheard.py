@@ -54,7 +54,7 @@ def released(actions: list[Action]) -> list[tuple[str, str]]:
         if isinstance(action, Send) and action.kind == wire.ADD:
             asked = wire.decode_add(action.payload)
             if asked.abort_immediately:
-                transfer = asked.sampling_params["extra_args"]["kv_transfer_params"]
+                transfer = (asked.sampling_params or {})["extra_args"]["kv_transfer_params"]
                 assert transfer["remote_engine_id"] == "e", "not out of the sample"
                 found.append((action.instance, transfer["remote_request_id"]))
     return found

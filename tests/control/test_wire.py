@@ -91,7 +91,12 @@ def test_the_handshakes_messages_are_read() -> None:
     welcome = {"addresses": {"inputs": ["a"], "outputs": ["b"], "more": None}}
     read = wire.decode_welcome(wire.encode(welcome))
     assert read.addresses == wire.Addresses(["a"], ["b"])
-    ready = {"max_model_len": 9, "num_gpu_blocks": 8, "block_size": 7, "vllm_version": "0.32.0"}
+    ready: dict[str, Any] = {
+        "max_model_len": 9,
+        "num_gpu_blocks": 8,
+        "block_size": 7,
+        "vllm_version": "0.32.0",
+    }
     assert wire.decode_ready(wire.encode({**ready, "more": 1})) == wire.Ready(**ready)
     assert wire.decode_ready(wire.encode({**ready, "max_num_seqs": 6})).max_num_seqs == 6
     assert wire.decode_utility(wire.encode((0, 7, "sleep", (1,)))) == (0, 7, "sleep", wire.raw([1]))
@@ -131,8 +136,8 @@ def test_all_decoders_are_under_test() -> None:
 
 def array(kind: str, shape: list[int], data: bytes | int) -> list[object]:
     """An array as vLLM encodes it."""
-    inline = isinstance(data, bytes)
-    return [kind, shape, msgspec.msgpack.Ext(wire.ARRAY, data) if inline else data]
+    inline = msgspec.msgpack.Ext(wire.ARRAY, data) if isinstance(data, bytes) else data
+    return [kind, shape, inline]
 
 
 IDS = struct.pack("<6i", 7, 7, 9, 8, 8, 5)

@@ -209,13 +209,13 @@ class FakeEngine:
         )
         while not self._killed.is_set():
             busy = self.running and not self.behaviour.frozen
-            if requests.poll(self.behaviour.step_s * 1000 if busy else self.IDLE_MS):
+            if requests.poll(int(self.behaviour.step_s * 1000) if busy else self.IDLE_MS):
                 for kind, payload, *frames in self._drain(requests):
                     for message in self._take(kind, payload, frames):
                         outputs.send(wire.encode(message))
-            message = self._step() if not self.behaviour.frozen else None
-            if message is not None and not self.behaviour.mute:
-                outputs.send(wire.encode(message))
+            made = self._step() if not self.behaviour.frozen else None
+            if made is not None and not self.behaviour.mute:
+                outputs.send(wire.encode(made))
         if self._last_words is not None:
             outputs.send(self._last_words)
 

@@ -152,7 +152,7 @@ class FakeFront:
     def read(self, wait_s: float = 0.0) -> None:
         """Take in what has arrived."""
         for api, socket in enumerate(self._outputs):
-            while socket.poll(wait_s * 1000):
+            while socket.poll(int(wait_s * 1000)):
                 given, answers = self.channels[api].take(
                     socket.recv_multipart(), now=time.monotonic()
                 )
@@ -216,7 +216,7 @@ class FakeFront:
         return True
 
     def _recv(self, socket: zmq.Socket[bytes]) -> list[bytes]:
-        assert socket.poll(self._patience_s * 1000), "the controller says nothing"
+        assert socket.poll(int(self._patience_s * 1000)), "the controller says nothing"
         return socket.recv_multipart()
 
     def _bound(self, kind: int) -> zmq.Socket[bytes]:
@@ -228,4 +228,6 @@ class FakeFront:
 
     @staticmethod
     def _address(socket: zmq.Socket[bytes]) -> str:
-        return socket.getsockopt(zmq.LAST_ENDPOINT).decode().rstrip("\0")
+        found = socket.getsockopt(zmq.LAST_ENDPOINT)
+        assert isinstance(found, bytes)
+        return found.decode().rstrip("\0")

@@ -39,9 +39,9 @@ def process(name: str, kind: Kind, node: str, *flags: str, **env: str) -> Proces
 
 def instance(name: str, node: str, *flags: str, first: int = 21000, **env: str) -> Instance:
     role: Role = "prefill" if name.startswith("p") else "decode"
-    control = [Address(HERE, first + at) for at in range(3)]
+    handshake, requests, outputs = (Address(HERE, first + at) for at in range(3))
     made = process(name, role, node, *flags, **env)
-    return Instance(name, role, made, (), *control, connector_ports=(first + 3,))
+    return Instance(name, role, made, (), handshake, requests, outputs, (first + 3,))
 
 
 def plan(*instances: Instance, first: int = 21000, **changes: object) -> Plan:

@@ -27,7 +27,7 @@ PHASES = ("idle", "before first byte", "mid-stream")
 class Holes(Cluster):
     """2P2D with a relay before every socket of every engine."""
 
-    def launch(self, name: str, **switches: object) -> RelayedEngine:  # type: ignore[override]
+    def launch(self, name: str, **switches: object) -> RelayedEngine:
         instance = next(i for i in self.plan.instances if i.name == name)
         engine = RelayedEngine(instance, self.store)
         engine.behaviour.step_s = 0.005

@@ -58,7 +58,7 @@ def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
 
 def test_a_stream_that_cannot_go_on_elsewhere_ends_in_an_error_event(bed: Bed) -> None:
     """Of each kind two, since two decode engines take turns, and one of these is killed."""
-    ends = Counter()
+    ends: Counter[str | None] = Counter()
     for one in bed.killed_under("d0", UNSAVED):
         wrong = one.wrong(bed.questions.right(one.question), frozenset({"whole", "error"}))
         assert not wrong, wrong

@@ -151,7 +151,7 @@ class Bed:
 
     def said(self) -> list[str]:
         """Every command line that is to be seen on the hosts, and every file in their homes."""
-        found = []
+        found: list[str] = []
         for host in self.network.hosts.values():
             found += host.processes().values()
             found += [

@@ -6,7 +6,7 @@ import os
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -86,7 +86,7 @@ class Talk:
     def say(self, text: str) -> None:
         self.said.append(text)
 
-    def progress(self, entries: list[Progress]) -> None:
+    def progress(self, entries: Sequence[Progress]) -> None:
         for entry in entries:
             stages = self.stages.setdefault(entry.name, [])
             if stages[-1:] != [entry.stage]:

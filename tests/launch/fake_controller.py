@@ -19,6 +19,7 @@ from vdisagg.cluster import record
 from vdisagg.cluster.admin import (
     SOCKET_NAME,
     ControllerStatus,
+    FrontState,
     InstanceStatus,
     LinkStatus,
     Totals,
@@ -48,7 +49,7 @@ def status(directory: Path, started: float) -> ControllerStatus:
     for link in links:
         if (Path(directories[link.decode]) / "garbles").exists() and link.state == "warm":
             link.state, link.reason = "down", "token 1 of 8 is 5, where it computes 6 alone"
-    front = "attached" if ready[plan.front_end.process.name] else "waiting"
+    front: FrontState = "attached" if ready[plan.front_end.process.name] else "waiting"
     front = "gone" if (Path(plan.front_end.process.directory) / "gone").exists() else front
     return ControllerStatus(os.getpid(), started, front, instances, links, Totals())
 

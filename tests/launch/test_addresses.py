@@ -15,11 +15,11 @@ import pytest
 from vdisagg.errors import Failure
 from vdisagg.launch import interfaces
 from vdisagg.launch.addresses import choose, find_addresses, route_to
-from vdisagg.launch.dialogue import Completed
+from vdisagg.launch.dialogue import Completed, Dialogue
 from vdisagg.topology.load import load
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from types import ModuleType
 
     from vdisagg.plan.model import Ssh
@@ -35,16 +35,30 @@ decode: {node: n2}
 """
 
 
-class OnThisMachine:
-    """A node that is this machine, reached at some address; in the place of a Dialogue."""
+class OnThisMachine(Dialogue):
+    """A node that is this machine, reached at some address: it is asked without a connection."""
 
     def __init__(self, reached_at: str, *, say: str | None = None) -> None:
         self._env = {**os.environ, "SSH_CONNECTION": f"192.0.2.1 50000 {reached_at} 22"}
         self._say = say
 
-    def run(self, module: ModuleType, *, limit_s: float) -> Completed:
-        words = [sys.executable, "-I", "-S", str(module.__file__)]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=limit_s, env=self._env)
+    def run(
+        self,
+        module: ModuleType,
+        *words: str,
+        stdin: str = "",
+        limit_s: float,
+        along: Sequence[ModuleType] = (),
+    ) -> Completed:
+        assert not along, "it would not be found"
+        done = subprocess.run(
+            [sys.executable, "-I", "-S", str(module.__file__), *words],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=limit_s,
+            env=self._env,
+        )
         return Completed(done.returncode, self._say if self._say is not None else done.stdout, "no")
 
 
@@ -67,7 +81,7 @@ def test_an_interface_is_asked_on_its_node_and_a_host_name_resolved_here(
 ) -> None:
     found = find_addresses(
         topology(TEXT),
-        lambda node: OnThisMachine("192.0.2.7"),  # type: ignore[arg-type,return-value]
+        lambda node: OnThisMachine("192.0.2.7"),
         host_name=names({"box1": "127.0.0.9"}),
     )
     assert found.addresses == {"n1": "127.0.0.9", "n2": "127.0.0.1"}

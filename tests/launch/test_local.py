@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,7 @@ def runner() -> LocalRunner:
 def make_process(tmp_path: Path, runner: LocalRunner) -> Iterator[Callable[..., Process]]:
     made: list[Process] = []
 
-    def make(script: str, **fields: bool) -> Process:
+    def make(script: str, **fields: Any) -> Process:
         directory = str(tmp_path / "p0")
         argv = ("sh", "-c", script)
         made.append(Process("p0", "prefill", "here", argv, {"WORD": "hello"}, directory, **fields))

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import msgspec
 import pytest
@@ -108,12 +109,12 @@ class ApiServer:
         assert self._process.stdin
         print(*words, file=self._process.stdin, flush=True)
 
-    def answer(self) -> list[object]:
+    def answer(self) -> list[Any]:
         assert self._process.stdout
-        answer: list[object] = msgspec.json.decode(self._process.stdout.readline())
+        answer: list[Any] = msgspec.json.decode(self._process.stdout.readline())
         return answer
 
-    def ask(self, *words: object) -> list[object]:
+    def ask(self, *words: object) -> list[Any]:
         self.command(*words)
         return self.answer()
 

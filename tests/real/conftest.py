@@ -93,7 +93,8 @@ class RealCluster:
     def view(self) -> dict[str, Any]:
         """`vdisagg status --json`."""
         run = self.home.vdisagg("status", "--name", self.name, "--json", check=False)
-        return json.loads(run.stdout)
+        view: dict[str, Any] = json.loads(run.stdout)
+        return view
 
     def status(self) -> admin.ControllerStatus:
         """What the controller says."""

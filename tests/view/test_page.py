@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ def without_plotly(text: str) -> str:
 
 def ys(figure: Figure | None, name: str) -> list[float]:
     assert figure
-    return next(trace["y"] for trace in figure.data if trace["name"] == name)  # type: ignore[no-any-return]
+    return next(trace["y"] for trace in figure.data if trace["name"] == name)
 
 
 def test_nothing_is_loaded_from_anywhere() -> None:
@@ -346,10 +347,11 @@ def test_without_plotly_it_is_said_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "plotly.offline", None)
-    for attempt in (
+    attempts: tuple[Callable[[], None], ...] = (
         lambda: ready(tmp_path / "r.html"),
         lambda: write(Outcome([PD]), tmp_path / "r.html"),
-    ):
+    )
+    for attempt in attempts:
         with pytest.raises(Failure, match=r"not installed; next: pip install 'vdisagg\[report\]'"):
             attempt()
     assert not list(tmp_path.iterdir())

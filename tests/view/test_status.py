@@ -8,6 +8,7 @@ import msgspec
 
 from vdisagg.cluster.admin import InstanceStatus, LinkStatus, Totals
 from vdisagg.cluster.snapshot import ClusterView, Observation, ProcessView
+from vdisagg.plan.model import Role
 from vdisagg.view.status import WIDTH, status_json, status_text
 from vdisagg.view.text import columns
 
@@ -18,7 +19,7 @@ RUNS = Observation("running", pid=70, guard_pid=69, guard_alive=True, members=(7
 def engine(
     name: str, detail: str = "", observation: Observation = RUNS, **known: object
 ) -> ProcessView:
-    role = "prefill" if name.startswith("p") else "decode"
+    role: Role = "prefill" if name.startswith("p") else "decode"
     fields = {"name": name, "role": role, "state": "ready", "since": NOW - 64, **known}
     instance = msgspec.convert(fields, InstanceStatus)
     return ProcessView(

@@ -8,6 +8,7 @@ from vdisagg.bench.bootstrap import Interval
 from vdisagg.bench.compare import Compared, Comparison, Difference
 from vdisagg.bench.metrics import Row
 from vdisagg.bench.outcome import Outcome
+from vdisagg.bench.result import Result
 from vdisagg.bench.slo import Slo
 from vdisagg.bench.sweep import ratios, sweep
 from vdisagg.bench.verdict import Verdict, verdict
@@ -48,7 +49,7 @@ def test_the_verdict_reads_like_this() -> None:
 
 
 def test_a_sweep_and_ratios_read_like_this() -> None:
-    def run(rate: float, ttft: float, label: str = ""):
+    def run(rate: float, ttft: float, label: str = "") -> Result:
         return steady(label, always(ttft), always(0.1), count=2, rate_per_s=rate)
 
     slo = Slo(ttft_s=0.5)

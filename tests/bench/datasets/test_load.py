@@ -79,6 +79,7 @@ def test_chats_of_drawn_prompts_are_as_long_as_asked_with_their_template() -> No
     load = loaded(data, 20, endpoint="chat", server=server)
     for ask in load.asks:
         assert ask.output_len == 8
+        assert not isinstance(ask.prompt, str)
         (message,) = ask.prompt
         assert isinstance(message, Message)
         assert server.count([{"role": message.role, "content": message.content}]) == 40
@@ -103,6 +104,7 @@ def test_a_traces_chats_keep_lengths_and_times(tmp_path: Path) -> None:
     data = DataSet(path=file(tmp_path, *TRACE), ids=IDS, output_len=exactly(3))
     load = loaded(data, None, endpoint="chat", server=server)
     for ask, length, due_s in zip(load.asks, (600, 700), (0.0, 0.5), strict=True):
+        assert not isinstance(ask.prompt, str)
         (message,) = ask.prompt
         assert isinstance(message, Message)
         assert server.count([{"role": message.role, "content": message.content}]) == length

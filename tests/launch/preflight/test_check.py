@@ -21,6 +21,7 @@ from vdisagg.launch.preflight.check import check, refuse_errors
 from vdisagg.launch.up import up
 
 if TYPE_CHECKING:
+    from launch.conftest import Cluster
     from vdisagg.plan.model import Node, Plan
 
 ERROR = Finding("n1", "GPU 0 of p0", "held by pid 7 (alice)", "free", "end it")
@@ -47,10 +48,12 @@ def test_warnings_alone_let_a_launch_go_on() -> None:
 
 
 @pytest.mark.parametrize("findings", [[ERROR], [WARNING, NOTE]], ids=["error", "warning"])
-def test_up_starts_nothing_where_preflight_finds_an_error(cluster, findings: list[Finding]) -> None:  # type: ignore[no-untyped-def]
+def test_up_starts_nothing_where_preflight_finds_an_error(
+    cluster: Cluster, findings: list[Finding]
+) -> None:
     asked: list[bool] = []
 
-    def look(wanted: Plan, *, running: bool, tick: Callable[[], None]) -> list[Finding]:
+    def look(plan: Plan, *, running: bool, tick: Callable[[], None]) -> list[Finding]:
         assert cluster.is_empty()
         asked.append(running)
         return findings

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -42,7 +43,7 @@ def wanted(tmp_path: Path) -> Plan:
     return serves(model, str(vllm), plan(first=free_block()))
 
 
-def look(wanted: Plan, nodes: Nodes | None = None, **options: bool) -> tuple[Finding, ...]:
+def look(wanted: Plan, nodes: Nodes | None = None, **options: Any) -> tuple[Finding, ...]:
     with nodes or Nodes() as asked:
         return preflight(wanted, asked, environment={}, **options)
 

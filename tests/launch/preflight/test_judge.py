@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -38,7 +40,7 @@ IDLE = Gpus("", tuple(Gpu(i, f"GPU-{i}", "NVIDIA H100 80GB HBM3", 81559, 4) for 
 NO_SKEW = Skew(0.0, 0.0)
 
 
-def with_gpus(*gpus: int, **env: str) -> Plan:
+def with_gpus(*gpus: int, **env: Any) -> Plan:
     p0 = msgspec.structs.replace(instance("p0", "n1", **env), gpus=gpus)
     return plan(p0, instance("d0", "n2", first=21010))
 
@@ -49,7 +51,7 @@ def findings(
     node: str = "n1",
     running: bool = False,
     clock: Skew = NO_SKEW,
-    **changes: object,
+    **changes: Any,
 ) -> list[Finding]:
     """All but notes."""
     facts = msgspec.structs.replace(HEALTHY, **changes)
@@ -59,8 +61,8 @@ def findings(
     return [finding for finding in found if finding.level != "note"]
 
 
-def one(*args: Plan, **changes: object) -> Finding:
-    (found,) = findings(*args, **changes)  # type: ignore[arg-type]
+def one(*args: Plan, **changes: Any) -> Finding:
+    (found,) = findings(*args, **changes)
     return found
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -71,7 +72,7 @@ def test_e04_a_link_that_is_cut_ends_commands_lines_and_what_is_said(
         assert next(lines) == "begun"
         begun = time.monotonic()
         node.cut()
-        ends = [
+        ends: list[Future[Any]] = [
             threads.submit(next, lines),
             threads.submit(connection.run, ("sleep", "300"), limit_s=120),
             threads.submit(talk.send, b"x" * 20_000_000, limit_s=120),
