@@ -82,11 +82,14 @@ class Talk:
     def __init__(self) -> None:
         self.said: list[str] = []
         self.stages: dict[str, list[str]] = {}
+        self.times: list[tuple[float, ...]] = []
+        """Of every report, each entry's."""
 
     def say(self, text: str) -> None:
         self.said.append(text)
 
     def progress(self, entries: Sequence[Progress]) -> None:
+        self.times.append(tuple(entry.elapsed_s for entry in entries))
         for entry in entries:
             stages = self.stages.setdefault(entry.name, [])
             if stages[-1:] != [entry.stage]:

@@ -36,7 +36,7 @@ def controller(
 
 
 def stages(plan: Plan, seen: Sighting) -> list[str]:
-    return [entry.stage for entry in progress(plan, seen, {})]
+    return [entry.stage for entry in progress(plan, seen, 0.0)]
 
 
 @pytest.mark.parametrize(
@@ -70,11 +70,11 @@ def test_stages_follow_what_is_seen(plan: Plan, seen: Sighting, expected: list[s
     ],
 )
 def test_one_thing_that_is_missing_is_not_ready(plan: Plan, seen: Sighting) -> None:
-    assert not all(entry.done for entry in progress(plan, seen, {}))
+    assert not all(entry.done for entry in progress(plan, seen, 0.0))
 
 
 def test_all_there_is_ready(plan: Plan) -> None:
-    assert all(e.done for e in progress(plan, Sighting(RUNNING, controller(), True), {}))
+    assert all(e.done for e in progress(plan, Sighting(RUNNING, controller(), True), 0.0))
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_a_process_that_was_restarted_or_will_be_is_a_casualty_unless_that_was_b
 
 def test_a_process_whose_guard_waits_to_start_it_again_is_shown_as_such(plan: Plan) -> None:
     seen = Sighting({**RUNNING, "d0": Observation("restarting", code=1)}, controller(), True)
-    entry = next(entry for entry in progress(plan, seen, {}) if entry.name == "d0")
+    entry = next(entry for entry in progress(plan, seen, 0.0) if entry.name == "d0")
     assert (entry.stage, entry.detail, entry.done) == ("restarting", "exit code 1", False)
 
 
@@ -121,11 +121,11 @@ def test_an_engine_that_is_started_by_hand_is_awaited_until_the_controller_hears
         plan, instances=(p0, msgspec.structs.replace(d0, manual=True))
     )
     seen = {name: seen for name, seen in RUNNING.items() if name != "d0"}
-    entries = progress(by_hand, Sighting(seen, controller("planned", "cold"), False), {})
+    entries = progress(by_hand, Sighting(seen, controller("planned", "cold"), False), 0.0)
     assert [entry.name for entry in entries] == ["controller", "p0", "front-end", "d0", "links"]
     assert (entries[3].stage, entries[3].detail) == ("awaited", "is started by hand")
     assert stages(by_hand, Sighting(seen, controller("connected"), False))[3] == "connected"
-    assert all(e.done for e in progress(by_hand, Sighting(seen, controller(), True), {}))
+    assert all(e.done for e in progress(by_hand, Sighting(seen, controller(), True), 0.0))
 
 
 def test_an_engine_that_the_controller_calls_dead_is_a_casualty(plan: Plan) -> None:

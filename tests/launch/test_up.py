@@ -82,6 +82,14 @@ def test_progress_ends_ready_for_every_process_and_warm_for_the_links(cluster: C
     assert cluster.talk.stages["p0"][0] == "launching"
 
 
+def test_times_count_from_the_beginning_for_the_processes_as_for_the_links(
+    cluster: Cluster,
+) -> None:
+    cluster.up()
+    assert all(len(set(times)) == 1 for times in cluster.talk.times)
+    assert cluster.talk.times == sorted(cluster.talk.times)
+
+
 def test_down_of_nothing_says_so(cluster: Cluster) -> None:
     assert not cluster.down().ran
 

@@ -84,6 +84,7 @@ class Progress(msgspec.Struct, frozen=True):
     stage: str
     """launching, loading, connected, ready; for the links: `1/2 warm`."""
     elapsed_s: float
+    """Since `up` began."""
     done: bool
     detail: str = ""
 

@@ -38,22 +38,20 @@ class Casualty(msgspec.Struct, frozen=True):
     """Whether its guard has started it again meanwhile, so that its last words are in the log before."""
 
 
-def progress(plan: Plan, seen: Sighting, elapsed_s: dict[str, float]) -> list[Progress]:
+def progress(plan: Plan, seen: Sighting, elapsed_s: float) -> list[Progress]:
     """One entry for each process in launch order, for each instance that somebody else starts, and
     for the links.
 
-    `elapsed_s` is the time since the launch of each, by name.
+    `elapsed_s` is the time since `up` began, one for all.
     """
     found = []
     for process in plan.processes():
         stage, detail = _stage(plan, process.name, seen)
-        elapsed = elapsed_s.get(process.name, 0.0)
-        found.append(Progress(process.name, stage, elapsed, stage == "ready", detail))
+        found.append(Progress(process.name, stage, elapsed_s, stage == "ready", detail))
     for instance in plan.manual_instances():
         stage, detail = _stage_of_running(plan, instance.name, seen)
         stage, detail = ("awaited", "is started by hand") if stage == "loading" else (stage, detail)
-        elapsed = elapsed_s.get(instance.name, 0.0)
-        found.append(Progress(instance.name, stage, elapsed, stage == "ready", detail))
+        found.append(Progress(instance.name, stage, elapsed_s, stage == "ready", detail))
     links = seen.controller.links if seen.controller is not None else []
     warm = sum(link.state == "warm" for link in links)
     wanted = _links_wanted(plan)
@@ -63,8 +61,7 @@ def progress(plan: Plan, seen: Sighting, elapsed_s: dict[str, float]) -> list[Pr
         if link.state != "warm"
     )
     stage = f"{warm}/{wanted} warm"
-    elapsed = elapsed_s.get(LINKS, 0.0)
-    found.append(Progress(LINKS, stage, elapsed, warm >= wanted, waiting))
+    found.append(Progress(LINKS, stage, elapsed_s, warm >= wanted, waiting))
     return found
 
 

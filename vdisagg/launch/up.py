@@ -210,7 +210,6 @@ class _Launch:
         self._clock = clock
         self._now = now
         self._begun = clock()
-        self._started_at: dict[str, float] = {}
         self._record = earlier or Record(self.plan, now(), os.getpid(), "starting", {})
         self._recording = threading.Lock()
         self._lookout = Lookout(self.plan, runner_for)
@@ -272,7 +271,7 @@ class _Launch:
         """Whether nothing is missing, and all serves at this moment."""
         if self.missing():
             return False
-        entries = progress(self.plan, self._sighting(self._left), {})
+        entries = progress(self.plan, self._sighting(self._left), 0.0)
         whole = all(entry.done for entry in entries)
         if not whole:
             self._report.say(f"cluster {self.plan.name} is up, but not ready; waiting for it")
@@ -333,9 +332,7 @@ class _Launch:
         What fails on one node does not hold up the others; all failures are raised as one.
         """
         self.write(self._phase)
-        begun = self._clock()
         by_hand = [instance.process for instance in self.plan.manual_instances()]
-        self._started_at = {p.name: begun for p in (*self.plan.processes(), *by_hand)}
         work = {
             node: partial(self._start_on_node, processes, secrets)
             for node, processes in by_node(self.missing()).items()
@@ -394,8 +391,7 @@ class _Launch:
     def _look(self, observations: dict[str, Observation]) -> tuple[list[Progress], Casualty | None]:
         seen = self._sighting(observations)
         self._broken = broken_links(seen)
-        elapsed = {name: self._clock() - at for name, at in self._started_at.items()}
-        entries = progress(self.plan, seen, {**elapsed, "links": self._clock() - self._begun})
+        entries = progress(self.plan, seen, self._clock() - self._begun)
         self._report.progress(entries)
         # A kept process of a cluster that is up may fail and come back: that is its guard's affair.
         kept = observations if self._mends else self.adopted
