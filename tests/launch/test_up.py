@@ -252,7 +252,9 @@ def test_a_link_that_fails_its_proof_ends_the_launch_at_once(cluster: Cluster) -
 def test_the_deadline_names_who_is_not_ready(cluster: Cluster) -> None:
     cluster.engines["d0"] = LOADS_FOR_EVER
     cluster.launch_s = 1.0
-    with pytest.raises(LaunchFailed, match=r"(?s)not ready after 1 s.*  d0: connected") as caught:
+    with pytest.raises(
+        LaunchFailed, match=r"(?s)not ready after 1 s \(timeouts\.launch_s\):.*  d0: connected"
+    ) as caught:
         cluster.up()
     assert "  | loading" in str(caught.value)
     assert cluster.is_empty()

@@ -452,7 +452,7 @@ class _Launch:
     def _overdue(self, entries: list[Progress]) -> str:
         late = [entry for entry in entries if not entry.done]
         lines = [
-            f"not ready after {self.plan.timeouts.launch_s:.0f} s (timeouts.launch):",
+            f"not ready after {self.plan.timeouts.launch_s:.0f} s (timeouts.launch_s):",
             *(f"  {e.name}: {e.stage}{f', {e.detail}' if e.detail else ''}" for e in late),
         ]
         known = {process.name for process in self.plan.processes()}
