@@ -234,6 +234,7 @@ def test_options_that_nobody_set_are_openssh_s_own(tmp_path: Path) -> None:
     assert options.user_known_hosts[0] == f"{home()}/.ssh/known_hosts"
     assert (options.port, options.strict_host_key_checking) == (22, "yes")
     assert (options.keepalive_s, options.keepalive_count) == (5, 3)
+    assert options.keepalive_s * (options.keepalive_count + 1) == 20, "README and docs/faults.md"
 
 
 @pytest.fixture
