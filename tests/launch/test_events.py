@@ -6,12 +6,15 @@ import json
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from fakes.cluster import make_plan
@@ -22,6 +25,7 @@ from vdisagg.control.history import History
 from vdisagg.control.sockets import Sockets
 from vdisagg.errors import ControllerGone
 from vdisagg.launch.events import follow
+from vdisagg.plan.model import Node, Ssh
 
 CREATED = 1000.0
 
@@ -225,6 +229,42 @@ def test_following_ends_when_the_cluster_is_taken_down(
             assert following.wait(30) == 0
             assert following.stderr is not None
             assert following.stderr.read() == "cluster fakes has been taken down\n"
+        finally:
+            following.kill()
+
+
+@pytest.fixture
+def silent_node(directory: Path) -> Iterator[None]:
+    """The controller's: what listens there for SSH never says a word."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        ssh = Ssh("127.0.0.1", port=listener.getsockname()[1])
+        plan = make_plan(directory, 1, 1, interval_s=3600.0)
+        plan = msgspec.structs.replace(
+            plan, nodes=(Node(plan.controller.node, "cpu", "127.0.0.1", ssh=ssh),)
+        )
+        record.write(directory, record.Record(plan, CREATED, 1, "up", {}))
+        yield
+
+
+@pytest.mark.usefixtures("silent_node")
+def test_a_controller_on_a_silent_node_is_not_waited_for_and_what_next_is_said() -> None:
+    begun = time.monotonic()
+    done = run("--name", "fakes")
+    assert time.monotonic() - begun < 15, "5 s, while SSH tries for 20 s"
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "does not answer: nothing has come from here within 5 s; next: " in done.stderr
+
+
+@pytest.mark.usefixtures("silent_node")
+def test_following_a_silent_node_ends_with_ctrl_c_at_once() -> None:
+    with subprocess.Popen([*COMMAND, "-f"], stderr=subprocess.PIPE, text=True) as following:
+        try:
+            assert following.stderr is not None
+            assert "; waiting for it\n" in following.stderr.readline()
+            begun = time.monotonic()
+            following.send_signal(signal.SIGINT)
+            assert following.wait(30) == 0
+            assert time.monotonic() - begun < 10, "5 s, should it ask just now"
         finally:
             following.kill()
 

@@ -60,26 +60,27 @@ def events(
 
     directory = state_root() / chosen(file, name)
     cluster = EventsOf(directory)
-    with Nodes(cluster.recorded.plan, directory) as nodes:
-        if not follow:
-            try:
-                told = cluster.ask(nodes).events
-            except ControllerGone:
-                told = cluster.written()
-                if told:
-                    typer.echo(events_json(told) if as_json else events_text(told))
-                raise
-            typer.echo(events_json(told) if as_json else events_text(told))
-            return
+    # Not closed: a connection that is still being made would hold up the answer.
+    nodes = Nodes(cluster.recorded.plan, directory)
+    if not follow:
         try:
-            for some in follow_events(
-                lambda after: cluster.ask(nodes, after),
-                is_over=cluster.is_over,
-                wait=lambda: time.sleep(FOLLOW_S),
-                say=say_on_stderr,
-            ):
-                for event in some:
-                    typer.echo(event_line(event, as_json=as_json))
-        except KeyboardInterrupt:  # how one ends following
-            raise typer.Exit(0) from None
+            told = cluster.ask(nodes).events
+        except ControllerGone:
+            told = cluster.written()
+            if told:
+                typer.echo(events_json(told) if as_json else events_text(told))
+            raise
+        typer.echo(events_json(told) if as_json else events_text(told))
+        return
+    try:
+        for some in follow_events(
+            lambda after: cluster.ask(nodes, after),
+            is_over=cluster.is_over,
+            wait=lambda: time.sleep(FOLLOW_S),
+            say=say_on_stderr,
+        ):
+            for event in some:
+                typer.echo(event_line(event, as_json=as_json))
+    except KeyboardInterrupt:  # how one ends following
+        raise typer.Exit(0) from None
     say_on_stderr(f"cluster {directory.name} has been taken down")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from vdisagg.cluster.record import Record
     from vdisagg.launch.runner import RunnerFor
 
-ASK_LIMIT_S = 5.0
+ASK_LIMIT_S = 2.0  # a living controller answers in milliseconds
 
 
 class EventsOf:

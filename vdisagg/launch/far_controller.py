@@ -69,7 +69,7 @@ def ask(
 ) -> admin.Answer:
     """Send one request to the cluster's controller, wherever it is.
 
-    Raises ControllerGone when nothing answers, or answers with a refusal, within `timeout_s` (a little
+    Raises ControllerGone when nothing answers, or answers with a refusal, within `timeout_s` (ASK_LIMIT_S
     more over SSH).
     """
     if not is_far(plan):
@@ -78,10 +78,14 @@ def ask(
     request = admin.request(op, after=after).decode()
     # A node that can't be reached is tried for longer than anybody wants to wait here.
     asked = in_background(lambda: runner_for(node).relay(process, request, timeout_s))
+    limit_s = timeout_s + ASK_LIMIT_S
     try:
-        line = asked.result(timeout=timeout_s + ASK_LIMIT_S)
+        line = asked.result(timeout=limit_s)
     except TimeoutError:
-        raise ControllerGone(f"the controller on {node} does not answer") from None
+        raise ControllerGone(
+            f"the controller on {node} does not answer: nothing has come from {node} within {limit_s:g} s; "
+            "next: see that the machine is up and the network there; `vdisagg status` shows the other nodes"
+        ) from None
     except Failure as exc:
         raise ControllerGone(f"the controller on {node} does not answer: {exc}") from exc
     return admin.parse(line.encode(), answer, op)
