@@ -198,6 +198,14 @@ def test_closing_does_not_wait_for_a_node_that_stands_still(sshd: Sshd) -> None:
     assert not connection.alive
 
 
+def test_a_command_has_the_environment_of_set_env(start_sshd: Start) -> None:
+    sshd = start_sshd(options=("AcceptEnv ONE TWO",))
+    with open_to(sshd, 'SetEnv ONE="a b" TWO=c=d') as connection:
+        words = ("printenv", "ONE", "TWO")
+        assert connection.run(words, limit_s=10).stdout == "a b\nc=d\n"
+        assert list(connection.lines(words)) == ["a b", "c=d"]
+
+
 def test_a_live_connection_outlasts_many_keepalives(sshd: Sshd) -> None:
     with open_to(sshd, "ServerAliveInterval 1", "ServerAliveCountMax 1") as connection:
         assert connection.run(("sleep", "5"), limit_s=30).code == 0

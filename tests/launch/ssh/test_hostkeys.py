@@ -122,6 +122,15 @@ def test_the_same_key_under_the_plain_name_will_do(sshd: Sshd) -> None:
     assert reaches(config(sshd, line("127.0.0.1", sshd.host_keys[0])))
 
 
+def test_a_known_key_that_is_too_short_for_ssh_config_is_refused(start_sshd: Start) -> None:
+    sshd = start_sshd(host_key_kinds=("rsa",))  # of 3072 bits
+    known = sshd.known_hosts()
+    with connect("n1", Ssh("node"), config=config(sshd, known, "  RequiredRSASize 3072\n")):
+        pass
+    with pytest.raises(HostKeyRefused, match=r"has 3072 bits, RequiredRSASize .* is 3073; next: "):
+        connect("n1", Ssh("node"), config=config(sshd, known, "  RequiredRSASize 3073\n"))
+
+
 def test_a_revoked_key_is_refused(sshd: Sshd) -> None:
     said = refusal(config(sshd, sshd.known_hosts() + line("@revoked *", sshd.host_keys[0])))
     assert f"is revoked in {sshd.directory / 'known'}:2" in said

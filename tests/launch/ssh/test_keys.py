@@ -202,6 +202,60 @@ def test_every_kind_of_key_logs_in(start_sshd: Start, tmp_path: Path, kind: str)
     assert logs_in(config(sshd, f"IdentityFile {key.path}"))
 
 
+@pytest.mark.usefixtures("agent")
+def test_a_key_whose_algorithm_is_not_accepted_is_not_tried_and_named(
+    start_sshd: Start, tmp_path: Path
+) -> None:
+    """As OpenSSH, which does not log in either."""
+    sshd, rsa = start_sshd(), make_key(tmp_path / "rsa", "rsa")
+    assert sshd.client_key is not None
+    ed25519 = f"IdentityFile {sshd.client_key.path}"
+    only = "PubkeyAcceptedAlgorithms rsa-sha2-512"
+    words = ["ssh", "-F", str(config(sshd, ed25519, only)), "-o", "BatchMode yes", "node", "true"]
+    assert subprocess.run(words, capture_output=True, timeout=60, check=False).returncode == 255
+    said = failure(config(sshd, ed25519, only))
+    assert "no key to log in with; " in said
+    assert (
+        f"{sshd.client_key.path} was not tried: PubkeyAcceptedAlgorithms of ssh_config does not have "
+        "ssh-ed25519; "
+    ) in said
+    assert "wrong0 (agent) was not tried" in said
+    assert attempts(sshd) == 0
+    sshd.authorize(rsa)
+    assert logs_in(config(sshd, ed25519, f"IdentityFile {rsa.path}", only))
+    assert attempts(sshd) == 1
+
+
+@pytest.mark.parametrize("algorithm", ["rsa-sha2-256", "rsa-sha2-512"])
+@pytest.mark.parametrize("certified", [False, True])
+def test_an_rsa_key_signs_as_is_accepted(
+    start_sshd: Start, tmp_path: Path, algorithm: str, certified: bool
+) -> None:
+    authority, own = make_key(tmp_path / "authority"), make_key(tmp_path / "own", "rsa")
+    (tmp_path / "ca").write_text(authority.public)
+    options = ("LogLevel DEBUG2", f"TrustedUserCAKeys {tmp_path / 'ca'}")
+    sshd = start_sshd(authorized=() if certified else (own,), options=options)
+    if certified:
+        sign = ("ssh-keygen", "-q", "-s", authority.path, "-I", "me", "-n", sshd.user)
+        subprocess.run([*sign, f"{own.path}.pub"], check=True)
+        algorithm += "-cert-v01@openssh.com"
+    lines = (f"IdentityFile {own.path}", f"PubkeyAcceptedAlgorithms {algorithm}")
+    assert logs_in(config(sshd, *lines))
+    assert f"authenticated 1 pkalg {algorithm}" in sshd.said()
+
+
+def test_an_rsa_key_that_is_too_short_for_ssh_config_is_not_tried_and_named(
+    start_sshd: Start, tmp_path: Path
+) -> None:
+    key = make_key(tmp_path / "rsa", "rsa")  # of 3072 bits
+    sshd = start_sshd(authorized=(key,))
+    assert logs_in(config(sshd, f"IdentityFile {key.path}", "RequiredRSASize 3072"))
+    said = failure(config(sshd, f"IdentityFile {key.path}", "RequiredRSASize 3073"))
+    assert (
+        f"{key.path} was not tried: it has 3072 bits, RequiredRSASize of ssh_config is 3073" in said
+    )
+
+
 @contextlib.contextmanager
 def refusing_agent(path: Path, agent: Agent) -> Iterator[None]:
     """Lists what `agent` holds and signs nothing, as one does whose user says no."""

@@ -84,6 +84,7 @@ class _Attempt:
             self._transports,
             keepalive_s=last.keepalive_s,
             keepalive_count=last.keepalive_count,
+            environment=last.environment,
             after_close=self._end_proxy,
         )
 

@@ -55,15 +55,18 @@ class Connection:
         *,
         keepalive_s: float,
         keepalive_count: int,
+        environment: Sequence[tuple[str, str]] = (),
         after_close: Callable[[], None] = lambda: None,
     ) -> None:
-        """`transports`: jump hosts first, each in a channel of the one before; the last is the node's."""
+        """`transports`: jump hosts first, each in a channel of the one before; the last is the node's.
+        `environment`: for commands, as far as sshd takes it (AcceptEnv)."""
         self.node = node
         self._transports = tuple(transports)
         self._transport = transports[-1]
         self._slots = threading.BoundedSemaphore(CHANNELS)
         self._requests = threading.Lock()  # paramiko knows one global request at a time
         self._forwards = Forwards()
+        self._environment = tuple(environment)
         self._after_close = after_close
         self._closing = threading.Event()
         self._fault = ""
@@ -147,6 +150,8 @@ class Connection:
     def _exec(self, channel: paramiko.Channel, line: str, limit_s: float) -> None:
         try:
             with at_most(limit_s, lambda: self._give_up("a command was not begun in time")):
+                for name, value in self._environment:
+                    channel.set_environment_variable(name, value)
                 channel.exec_command(line)
         except _BROKEN as exc:
             if not self._transport.is_active():

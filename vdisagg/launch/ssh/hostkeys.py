@@ -19,12 +19,10 @@ from typing import Literal
 import msgspec
 
 from vdisagg.errors import HostKeyRefused
+from vdisagg.launch.ssh.accepted import RSA, rsa_bits
 from vdisagg.launch.ssh.options import PORT, Options
 
 Verdict = Literal["known", "unknown", "changed", "revoked", "certified"]
-
-RSA = ("rsa-sha2-512", "rsa-sha2-256")
-"""The algorithms for keys of type ssh-rsa: SHA-1 is not used any more."""
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -169,6 +167,12 @@ def check(where: str, options: Options, host: Known, shown: HostKey, *, direct: 
     With `StrictHostKeyChecking` `accept-new` or `no` an unknown key is written down and trusted.
     Raises HostKeyRefused.
     """
+    bits = rsa_bits(shown.key)
+    if bits is not None and bits < options.required_rsa_bits:
+        raise HostKeyRefused(
+            f"{where}: the host key of {host.name}, {_describe(shown)}, has {bits} bits, RequiredRSASize of "
+            f"ssh_config is {options.required_rsa_bits}; next: give the host a longer key, or one of another kind"
+        )
     verdict = host.judge(shown)
     if verdict == "known":
         return

@@ -11,7 +11,7 @@ import base64
 import binascii
 import socket
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,6 +20,7 @@ import paramiko
 from cryptography.exceptions import UnsupportedAlgorithm
 
 from vdisagg.errors import AuthenticationFailed, Unreachable
+from vdisagg.launch.ssh.accepted import RSA, allowed, string, why_not
 from vdisagg.launch.ssh.deadline import Deadline
 from vdisagg.launch.ssh.options import Options
 
@@ -150,20 +151,13 @@ def _openssh_header(content: bytes) -> tuple[bytes, bool]:
     body = content.partition(b"-----BEGIN OPENSSH PRIVATE KEY-----")[2].partition(b"-----END")[0]
     try:
         data = base64.b64decode(b"".join(body.split()), validate=True)
-        cipher, rest = _string(data.removeprefix(_MAGIC))
-        _, rest = _string(rest)
-        _, rest = _string(rest)
-        public, _ = _string(rest[4:])
+        cipher, rest = string(data.removeprefix(_MAGIC))
+        _, rest = string(rest)
+        _, rest = string(rest)
+        public, _ = string(rest[4:])
     except (ValueError, binascii.Error, struct.error):
         return b"", False
     return public, cipher != b"none"
-
-
-def _string(data: bytes) -> tuple[bytes, bytes]:
-    (length,) = struct.unpack_from(">I", data)
-    if length > len(data) - 4:
-        raise ValueError("cut short")
-    return data[4 : 4 + length], data[4 + length :]
 
 
 def _load(file: KeyFile) -> list[Candidate]:
@@ -232,7 +226,9 @@ def authenticate(
     files = [file for path in options.identity_files if (file := read_file(path)) is not None]
     with _agent(options.agent) as agent:
         found = [c for c in order(options, files, agent.keys) if c.public not in without]
-        trial = _Trial(where, options, files, agent.state, len(without))
+        barred = {c.label: why for c in found if (why := _why_not(options, c))}
+        found = [c for c in found if c.label not in barred]
+        trial = _Trial(where, options, files, agent.state, len(without), barred)
         if not found:
             raise trial.nothing_to_try()
         for candidate in found:
@@ -241,6 +237,10 @@ def authenticate(
             if trial.lets_in(transport, candidate):
                 return
     raise trial.none_accepted()
+
+
+def _why_not(options: Options, candidate: Candidate) -> str:
+    return why_not(candidate.public, options.key_algorithms, options.required_rsa_bits)
 
 
 @contextmanager
@@ -256,19 +256,28 @@ class _Trial:
     """The attempts at one host, and the words for how they ended."""
 
     def __init__(
-        self, where: str, options: Options, files: Sequence[KeyFile], agent: str, refused: int
+        self,
+        where: str,
+        options: Options,
+        files: Sequence[KeyFile],
+        agent: str,
+        refused: int,
+        barred: Mapping[str, str],
     ) -> None:
         self._login = f"{where}: {options}"
         self._options = options
         self._files = files
         self._agent = agent
         self._refused = refused
+        self._barred = "".join(f"; {label} was not tried: {why}" for label, why in barred.items())
         self._tried: list[str] = []
 
     def lets_in(self, transport: paramiko.Transport, candidate: Candidate) -> bool:
         """Try one key; False: try the next."""
         user = self._options.user
         self._tried.append(candidate.label)
+        may = allowed(candidate.public, self._options.key_algorithms)
+        transport.disabled_algorithms = {"pubkeys": [name for name in RSA if name not in may]}
         try:
             further = transport.auth_publickey(user, candidate.key)
         except paramiko.BadAuthenticationType as exc:
@@ -298,7 +307,12 @@ class _Trial:
         if locked:
             return AuthenticationFailed(
                 f"{self._login}: the key {', '.join(locked)} is locked with a passphrase, and "
-                f"{self._agent}; next: {self._unlock(locked)}"
+                f"{self._agent}{self._barred}; next: {self._unlock(locked)}"
+            )
+        if self._barred:
+            return AuthenticationFailed(
+                f"{self._login}: no key to log in with{self._barred}; next: let ssh_config allow it for this "
+                "host, or name another key with identity_file"
             )
         looked = ", ".join(self._options.identity_files) or "no IdentityFile"
         state = self._agent
@@ -323,7 +337,7 @@ class _Trial:
             )
         return AuthenticationFailed(
             f"{self._login} did not let in user {options.user} with any of these keys: "
-            f"{', '.join(self._tried)}; next: {'; '.join(advice)}"
+            f"{', '.join(self._tried)}{self._barred}; next: {'; '.join(advice)}"
         )
 
     def _hung_up(self) -> AuthenticationFailed | Unreachable:

@@ -78,10 +78,16 @@ class Options(msgspec.Struct, frozen=True):
     address_family: Family
     bind_address: str | None
     ciphers: tuple[str, ...] = ()
-    """What may be negotiated; empty: not said. So for the three that follow."""
+    """What may be negotiated; empty: not said. So for the four that follow."""
     macs: tuple[str, ...] = ()
     key_exchanges: tuple[str, ...] = ()
     host_key_algorithms: tuple[str, ...] = ()
+    key_algorithms: tuple[str, ...] = ()
+    """To log in with."""
+    required_rsa_bits: int = 0
+    environment: tuple[tuple[str, str], ...] = ()
+    """Names and values that sshd is asked to give to commands. Those of SendEnv are not: what runs on a node
+    should not depend on who starts it."""
 
     @property
     def host_key_name(self) -> str:
@@ -180,6 +186,7 @@ def options_from(said: Settings, ssh: Ssh) -> Options:
     keepalive_s = _seconds(one("serveraliveinterval"))
     jump = one("proxyjump", "none")
     command = one("proxycommand", "none")
+    variables = (text.partition("=") for text in said.get("setenv", ()))
     families: dict[str, Family] = {"inet": "inet", "inet6": "inet6"}
     return Options(
         alias=alias,
@@ -208,6 +215,9 @@ def options_from(said: Settings, ssh: Ssh) -> Options:
         macs=names("macs"),
         key_exchanges=names("kexalgorithms"),
         host_key_algorithms=names("hostkeyalgorithms"),
+        key_algorithms=names("pubkeyacceptedalgorithms"),
+        required_rsa_bits=int(one("requiredrsasize", "0")),
+        environment=tuple((name, value) for name, _, value in variables),
     )
 
 

@@ -29,6 +29,12 @@ DEFAULT_IDENTITIES = tuple(
     f"~/.ssh/id_{kind}" for kind in ("rsa", "ecdsa", "ecdsa_sk", "ed25519", "ed25519_sk")
 )
 """ssh_config(5), IdentityFile. Some versions of OpenSSH add xmss and dsa."""
+_RENAMED = {
+    "challengeresponseauthentication": "kbdinteractiveauthentication",  # 8.7
+    "hostbasedkeytypes": "hostbasedacceptedalgorithms",  # 8.5
+    "pubkeyacceptedkeytypes": "pubkeyacceptedalgorithms",  # 8.5
+}
+"""Former names of directives, which OpenSSH still takes, and older versions print."""
 _CRITERIA = frozenset(
     ("all", "canonical", "exec", "final", "host", "localuser", "originalhost", "user")
 )
@@ -69,8 +75,12 @@ def parse(printed: str) -> Settings:
     for line in printed.splitlines():
         keyword, _, value = line.partition(" ")
         if keyword:
-            found.setdefault(keyword.lower(), []).append(value.strip())
+            found.setdefault(_present_name(keyword), []).append(value.strip())
     return found
+
+
+def _present_name(keyword: str) -> str:
+    return _RENAMED.get(keyword.lower(), keyword.lower())
 
 
 def words(program: str, ssh: Ssh, config: Path | None) -> list[str]:
@@ -136,7 +146,9 @@ def _ask_paramiko(where: str, ssh: Ssh, config: Path | None) -> Settings:
         except paramiko.SSHException as exc:
             raise SshOptionRefused(f"{where}: {file}: {exc}; next: correct it") from exc
     looked_up: Mapping[str, str | list[str]] = parser.lookup(ssh.host)
-    found = {k: list(v) if isinstance(v, list) else [v] for k, v in looked_up.items()}
+    found = {
+        _present_name(k): list(v) if isinstance(v, list) else [v] for k, v in looked_up.items()
+    }
     if "identityfile" not in found:
         found["identityfile"] = list(DEFAULT_IDENTITIES)
     return {"user": [local_user()], "port": ["22"], **found}
