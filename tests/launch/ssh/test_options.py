@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from vdisagg.errors import SshOptionRefused
+from vdisagg.launch.ssh import directives
 from vdisagg.launch.ssh.options import Options, resolve, route
-from vdisagg.launch.ssh.settings import home
+from vdisagg.launch.ssh.settings import home, settings
 from vdisagg.plan.model import Ssh
 
 needs_ssh = pytest.mark.skipif(shutil.which("ssh") is None, reason="OpenSSH's client is missing")
@@ -170,6 +171,7 @@ def test_a_proxy_command_has_its_tokens_expanded(tmp_path: Path) -> None:
     "directive",
     [
         "BindInterface eth9",
+        "CheckHostIP yes",
         "CertificateFile ~/cert",
         "KnownHostsCommand /bin/echo x",
         "PKCS11Provider /usr/lib/token.so",
@@ -177,6 +179,7 @@ def test_a_proxy_command_has_its_tokens_expanded(tmp_path: Path) -> None:
         "ProxyUseFdpass yes",
         "PubkeyAuthentication no",
         "RevokedHostKeys ~/revoked",
+        "VerifyHostKeyDNS yes",
     ],
 )
 def test_d02_what_is_not_supported_is_named(tmp_path: Path, directive: str) -> None:
@@ -186,6 +189,42 @@ def test_d02_what_is_not_supported_is_named(tmp_path: Path, directive: str) -> N
         route("n1", Ssh("gpu1"), config)
     assert f"n1: ssh_config sets `{directive.split()[0]} " in str(refused.value)
     assert "; next: " in str(refused.value)
+
+
+@needs_ssh
+def test_every_directive_that_openssh_has_by_default_is_known(tmp_path: Path) -> None:
+    (tmp_path / "config").write_text("")
+    said = settings("n1", Ssh("gpu1"), tmp_path / "config")
+    new = [keyword for keyword in said if not directives.is_known(keyword)]
+    assert new == [], "decide what becomes of them"
+
+
+def test_a_directive_that_is_newer_than_we_are_is_named_where_it_is_set() -> None:
+    said = {"user": ["u"], "wormhole": ["yes"], "quantum": ["a", "b"]}
+    with pytest.raises(SshOptionRefused) as refused:
+        directives.refuse("n1", "gpu1", said, lambda: {"wormhole": ["no"], "quantum": ["a", "b"]})
+    assert str(refused.value) == (
+        "n1: ssh_config sets `wormhole yes` for gpu1, which is not supported; next: take it out for "
+        "this host"
+    )
+
+
+def test_a_directive_that_is_not_supported_may_be_a_default() -> None:
+    """CheckHostIP was, before OpenSSH 8.5."""
+    directives.refuse("n1", "gpu1", {"checkhostip": ["yes"]}, lambda: {"checkhostip": ["yes"]})
+
+
+@needs_ssh
+def test_what_keys_may_be_used_is_read(tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    config.write_text(
+        "Host gpu1\n PubkeyAcceptedKeyTypes rsa-sha2-512,ssh-ed25519\n RequiredRSASize 3000\n"
+        ' SetEnv A="b c" D=e=f\n'
+    )
+    options = resolve("n1", Ssh("gpu1"), config)
+    assert options.key_algorithms == ("rsa-sha2-512", "ssh-ed25519")
+    assert options.required_rsa_bits == 3000
+    assert options.environment == (("A", "b c"), ("D", "e=f"))
 
 
 @needs_ssh
@@ -203,6 +242,8 @@ def test_what_only_adds_something_is_left_out(tmp_path: Path) -> None:
         "Host *\n ControlMaster auto\n ControlPath ~/.ssh/cm-%C\n ForwardAgent yes\n Compression yes\n"
         " GSSAPIAuthentication yes\n HostbasedAuthentication yes\n LocalForward 1 localhost:2\n"
         " RemoteCommand tmux\n SendEnv LANG\n PreferredAuthentications hostbased,publickey\n"
+        " VerifyHostKeyDNS ask\n NoHostAuthenticationForLocalhost yes\n RekeyLimit 1G 1h\n"
+        " IgnoreUnknown Wormhole\n Wormhole yes\n"
     )
     assert resolve("n1", Ssh("gpu1"), config).hostname == "gpu1"
 
@@ -257,7 +298,17 @@ def test_without_openssh_the_plain_parts_are_honoured_all_the_same(tmp_path: Pat
 
 @pytest.mark.usefixtures("without_openssh")
 @pytest.mark.parametrize(
-    "line", ["Include conf.d/*", "Match tagged x", "match !localnetwork 1.2.3.0/24"]
+    "line",
+    [
+        "Include conf.d/*",
+        "include\tconf.d/*",
+        "Match tagged x",
+        "match !localnetwork 1.2.3.0/24",
+        "SetEnv A=b C=d",
+        "Ciphers ^aes256-ctr",
+        "PubkeyAcceptedKeyTypes=+ssh-rsa",
+        "HostKeyAlgorithms ssh-*",
+    ],
 )
 def test_without_openssh_what_only_it_understands_is_named(tmp_path: Path, line: str) -> None:
     config = tmp_path / "config"
@@ -271,3 +322,27 @@ def test_without_openssh_a_match_that_paramiko_knows_is_honoured(tmp_path: Path)
     config = tmp_path / "config"
     config.write_text("Match originalhost gpu1 user tagged\n Port 3\nMatch all\n User a\n")
     assert resolve("n1", Ssh("gpu1", user="tagged"), config).port == 3
+
+
+@pytest.mark.usefixtures("without_openssh")
+def test_without_openssh_what_is_not_supported_or_not_known_is_named(tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    config.write_text(
+        "Protocol 2\nMACs hmac-sha2-256\nPubkeyAcceptedKeyTypes ssh-ed25519\nVerifyHostKeyDNS yes\n"
+        "Wormhole 1\n"
+    )
+    with pytest.raises(SshOptionRefused) as refused:
+        resolve("n1", Ssh("gpu1"), config)
+    first, second = str(refused.value).splitlines()
+    assert first.startswith("n1: ssh_config sets `VerifyHostKeyDNS yes` for gpu1, ")
+    assert second.startswith("n1: ssh_config sets `wormhole 1` for gpu1, ")
+
+
+@pytest.mark.usefixtures("without_openssh")
+@pytest.mark.parametrize("line", ["Port ssh", "RequiredRSASize big", "ServerAliveCountMax -1"])
+def test_without_openssh_what_has_to_be_a_number_is_named(tmp_path: Path, line: str) -> None:
+    (tmp_path / "config").write_text(f"Host gpu1\n {line}\n")
+    with pytest.raises(
+        SshOptionRefused, match=rf"(?i)^n1: .*`{line}` for gpu1, which is no number"
+    ):
+        resolve("n1", Ssh("gpu1"), tmp_path / "config")

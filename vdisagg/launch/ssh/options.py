@@ -1,8 +1,7 @@
 """The effective connection options of a destination: as OpenSSH would take them, the topology first.
 
 `route` gives them for every host on the way, jump hosts first. What changes the connection and is not
-supported is named in an error. What would only add something to it (forwardings, a shared connection,
-further ways to log in) is left out in silence.
+supported is named in an error (directives.py).
 """
 
 from __future__ import annotations
@@ -17,7 +16,8 @@ from typing import Literal
 import msgspec
 
 from vdisagg.errors import SshOptionRefused
-from vdisagg.launch.ssh.settings import Settings, home, local_user, settings
+from vdisagg.launch.ssh import directives
+from vdisagg.launch.ssh.settings import Settings, home, local_user, settings, unset
 from vdisagg.plan.model import Ssh
 
 Family = Literal["any", "inet", "inet6"]
@@ -27,27 +27,7 @@ KEEPALIVE_S = 5.0  # ours where ServerAliveInterval is not set: OpenSSH would se
 KEEPALIVE_COUNT = 3  # OpenSSH's default
 PORT = 22
 
-_REFUSED = {
-    "bindinterface": "BindInterface",
-    "certificatefile": "CertificateFile",
-    "knownhostscommand": "KnownHostsCommand",
-    "pkcs11provider": "PKCS11Provider",
-    "preferredauthentications": "PreferredAuthentications",
-    "proxyusefdpass": "ProxyUseFdpass",
-    "pubkeyauthentication": "PubkeyAuthentication",
-    "refuseconnection": "RefuseConnection",
-    "revokedhostkeys": "RevokedHostKeys",
-}
-_INSTEAD = {
-    "certificatefile": "put the certificate beside its key as KEY-cert.pub, or both into ssh-agent",
-    "knownhostscommand": "write the host key into a known_hosts file",
-    "pkcs11provider": "put its keys into ssh-agent: `ssh-add -s LIBRARY`",
-    "preferredauthentications": "let it contain publickey",
-    "pubkeyauthentication": "set it to yes, and log in with a key",
-    "revokedhostkeys": "write the keys into known_hosts, each with @revoked",
-}
 _DEFAULT_IDENTITY = re.compile(r"~/\.ssh/id_\w+")
-_HARMLESS = ("none", "no", "false", "")
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -134,27 +114,8 @@ def _route(
 def resolve(where: str, ssh: Ssh, config: Path | None = None) -> Options:
     """The options of one host alone. Raises SshOptionRefused."""
     said = settings(where, ssh, config)
-    _refuse(where, ssh.host, said)
+    directives.refuse(where, ssh.host, said, lambda: unset(where, ssh))
     return options_from(said, ssh)
-
-
-def _refuse(where: str, host: str, said: Settings) -> None:
-    faults = []
-    for keyword, name in _REFUSED.items():
-        value = " ".join(said.get(keyword, ()))
-        if keyword == "preferredauthentications":
-            fine = not value or "publickey" in value.split(",")
-        elif keyword == "pubkeyauthentication":
-            fine = value not in ("no", "false")
-        else:
-            fine = value in _HARMLESS
-        if not fine:
-            instead = _INSTEAD.get(keyword, "take it out for this host")
-            faults.append(
-                f"{where}: ssh_config sets `{name} {value}` for {host}, which is not supported; next: {instead}"
-            )
-    if faults:
-        raise SshOptionRefused("\n".join(faults))
 
 
 def options_from(said: Settings, ssh: Ssh) -> Options:

@@ -30,11 +30,22 @@ DEFAULT_IDENTITIES = tuple(
 )
 """ssh_config(5), IdentityFile. Some versions of OpenSSH add xmss and dsa."""
 _RENAMED = {
-    "challengeresponseauthentication": "kbdinteractiveauthentication",  # 8.7
-    "hostbasedkeytypes": "hostbasedacceptedalgorithms",  # 8.5
-    "pubkeyacceptedkeytypes": "pubkeyacceptedalgorithms",  # 8.5
+    "challengeresponseauthentication": "kbdinteractiveauthentication",
+    "dsaauthentication": "pubkeyauthentication",
+    "hostbasedacceptedkeytypes": "hostbasedacceptedalgorithms",
+    "hostbasedkeytypes": "hostbasedacceptedalgorithms",
+    "identityfile2": "identityfile",
+    "keepalive": "tcpkeepalive",
+    "pubkeyacceptedkeytypes": "pubkeyacceptedalgorithms",
+    "skeyauthentication": "kbdinteractiveauthentication",
+    "tisauthentication": "kbdinteractiveauthentication",
 }
-"""Former names of directives, which OpenSSH still takes, and older versions print."""
+"""Former names of directives: OpenSSH still takes them, and its older versions print some."""
+_LISTS = frozenset(
+    ("ciphers", "hostkeyalgorithms", "kexalgorithms", "macs", "pubkeyacceptedalgorithms")
+)
+"""Directives that may say what to add to, or to take from, the defaults, which OpenSSH alone knows."""
+_NUMBERS = frozenset(("port", "requiredrsasize", "serveralivecountmax"))
 _CRITERIA = frozenset(
     ("all", "canonical", "exec", "final", "host", "localuser", "originalhost", "user")
 )
@@ -67,6 +78,12 @@ def settings(where: str, ssh: Ssh, config: Path | None = None) -> Settings:
     if program is None:
         return _ask_paramiko(where, ssh, config)
     return parse(_ask_openssh(where, program, ssh, config))
+
+
+def unset(where: str, ssh: Ssh) -> Settings:
+    """OpenSSH's settings for a destination where no file says anything; none where it is not installed."""
+    program = shutil.which("ssh")
+    return parse(_ask_openssh(where, program, ssh, Path(os.devnull))) if program is not None else {}
 
 
 def parse(printed: str) -> Settings:
@@ -149,6 +166,12 @@ def _ask_paramiko(where: str, ssh: Ssh, config: Path | None) -> Settings:
     found = {
         _present_name(k): list(v) if isinstance(v, list) else [v] for k, v in looked_up.items()
     }
+    for keyword in _NUMBERS & found.keys():
+        if not found[keyword][0].isdecimal():
+            raise SshOptionRefused(
+                f"{where}: ssh_config sets `{keyword} {found[keyword][0]}` for {ssh.host}, which is no "
+                "number; next: correct it"
+            )
     if "identityfile" not in found:
         found["identityfile"] = list(DEFAULT_IDENTITIES)
     return {"user": [local_user()], "port": ["22"], **found}
@@ -156,9 +179,12 @@ def _ask_paramiko(where: str, ssh: Ssh, config: Path | None) -> Settings:
 
 def _refuse_what_paramiko_lacks(where: str, file: Path, text: str) -> None:
     for number, line in enumerate(text.splitlines(), 1):
-        keyword, _, rest = line.strip().replace("=", " ", 1).partition(" ")
-        unknown = keyword.lower() == "include"
-        if keyword.lower() == "match":
+        keyword, rest = (*line.replace("=", " ", 1).split(None, 1), "", "")[:2]
+        name = _present_name(keyword)
+        unknown = name in ("include", "setenv")
+        if name in _LISTS:
+            unknown = re.search(r"^[-+^]|[*?!]", rest.strip(' \t"')) is not None
+        if name == "match":
             criteria = re.sub(r"\"[^\"]*\"", "x", rest.lower()).split()
             unknown = not all(
                 c.lstrip("!") in _CRITERIA for c in criteria if _is_criterion(c, criteria)
