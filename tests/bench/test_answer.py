@@ -27,7 +27,7 @@ def sample(*events: tuple[float, object], done: bool = True, expected: int = 0) 
         answer.take(json.dumps(event).encode(), at)
     if done:
         answer.take(DONE, 99.0)
-    return answer.sample(number=0, due=0.0, sent=0.0, expected_tokens=expected)
+    return answer.sample(number=0, due=0.0, sent=0.0, ended=99.0, expected_tokens=expected)
 
 
 def test_f02_ttft_is_the_first_reasoning_token_and_e2e_ends_at_the_last_token() -> None:
@@ -122,7 +122,7 @@ def test_what_is_no_json_is_a_failure_not_a_crash() -> None:
     answer = Answer()
     answer.take(b"<html>", 0.1)
     answer.take(DONE, 0.2)
-    found = answer.sample(number=0, due=0.0, sent=0.0, expected_tokens=0)
+    found = answer.sample(number=0, due=0.0, sent=0.0, ended=0.3, expected_tokens=0)
     assert found.failure == "not understood"
 
 

@@ -60,6 +60,7 @@ def test_a_stream_is_read_to_its_end(running_usage: bool) -> None:
     assert found.first_s is not None
     assert found.last_s is not None
     assert found.sent_s <= found.first_s <= found.last_s
+    assert (found.failed_s, found.end_s) == (None, found.last_s)
 
 
 @pytest.mark.parametrize("cut", [1, 5, 40])
@@ -88,7 +89,11 @@ def test_a_connection_that_is_cut_is_a_failure() -> None:
         connection(request).close()
         return response
 
-    assert asked(cut).failure == "connection lost"
+    found = asked(cut)
+    assert found.failure == "connection lost"
+    assert found.failed_s is not None
+    assert found.last_s is not None
+    assert found.sent_s <= found.last_s <= found.failed_s
 
 
 @pytest.mark.parametrize(
@@ -155,7 +160,9 @@ def test_an_answer_that_never_comes_is_a_timeout() -> None:
         await asyncio.sleep(3600)
         return web.Response()
 
-    assert asked(silent, request_timeout_s=0.05).failure == "timeout"
+    found = asked(silent, request_timeout_s=0.05)
+    assert found.failure == "timeout"
+    assert found.end_s >= found.sent_s + 0.05
 
 
 def test_nobody_there_is_a_failure_not_a_crash() -> None:

@@ -80,6 +80,34 @@ def test_failed_requests_are_in_no_latency_and_in_no_throughput_but_miss_the_slo
     assert found["goodput"].a == 0.5
 
 
+def died(at: int, *, of: int = 100):
+    """Two requests a second; from number `at` on each is refused at once."""
+    good = [answered(i, 0.1, 0.1) for i in range(at)]
+    return result(good + [failed(i, failed_s=i / 2) for i in range(at, of)])
+
+
+def test_throughput_is_over_the_same_window_as_the_report_s_where_requests_fail() -> None:
+    half = died(50)
+    found = by_name(half, steady("", always(0.1), always(0.1)))
+    # Sent from 0 to 49.5, and the last refused then: 50 requests of 5 tokens in 49.5 s.
+    assert found["requests/s"].a == pytest.approx(50 / 49.5) == half.report.requests_per_s
+    assert found["output tokens/s"].a == pytest.approx(250 / 49.5)
+    # All answered: the last token is at 49.5 + 0.1 + 0.4.
+    assert found["requests/s"].b == pytest.approx(100 / 50)
+
+
+def test_a_server_that_died_on_the_way_is_shown_to_have_less_throughput() -> None:
+    found = by_name(died(10), steady("", always(0.1), always(0.1)))
+    assert (found["requests/s"].better, found["output tokens/s"].better) == ("b", "b")
+
+
+def test_a_server_that_answered_nothing_has_a_throughput_of_none_a_second() -> None:
+    found = by_name(died(0), steady("", always(0.1), always(0.1)))
+    row = found["requests/s"]
+    assert (row.a, row.ratio, row.better) == (0.0, None, "b")
+    assert found["TTFT mean"].a is None
+
+
 @pytest.mark.parametrize(
     ("given", "better"),
     [

@@ -52,6 +52,30 @@ def test_rates_and_throughput_are_taken_over_the_window() -> None:
     assert found.late.max == pytest.approx(0.001)
 
 
+def test_the_window_of_a_server_that_died_half_way_goes_on_to_the_last_sending() -> None:
+    # 60 requests, ten a second for 6 s; from 3.0 on each is refused within 10 ms. Answers take 0.3 s.
+    good = [uneven(i, i / 10) for i in range(30)]
+    refused = [failed(i, sent_s=i / 10, failed_s=i / 10 + 0.01) for i in range(30, 60)]
+    found = report(SETTINGS, good + refused, held_s=0.0, slo=Slo(ttft_s=0.2))
+    assert found.window_s == pytest.approx(5.91)  # from 0 to 5.9 + 0.01, not to 2.9 + 0.3
+    assert found.requests_per_s == pytest.approx(5.076, abs=0.001)  # 30 / 5.91
+    assert found.output_tokens_per_s == pytest.approx(15.228, abs=0.001)  # 90 / 5.91
+    assert found.goodput is not None
+    assert (found.goodput.met, found.goodput.share) == (30, 0.5)
+    assert found.goodput.per_s == pytest.approx(5.076, abs=0.001)
+
+
+def test_the_window_ends_with_the_last_failure_where_that_comes_last() -> None:
+    samples = [uneven(0, 1.0), failed(1, "timeout", sent_s=1.5, failed_s=11.0), uneven(2, 2.0)]
+    found = report(SETTINGS, samples, held_s=0.0)
+    assert (found.window_s, found.requests_per_s) == (10.0, 0.2)  # from 1.0 to 11.0, two of three
+
+
+def test_failures_of_older_files_tell_no_time_and_count_until_their_sending_at_least() -> None:
+    found = report(SETTINGS, [uneven(0, 0.0), failed(1, sent_s=4.0)], held_s=0.0)
+    assert (found.window_s, found.requests_per_s) == (4.0, 0.25)
+
+
 def test_latencies_are_those_of_requests_that_succeeded() -> None:
     found = report(SETTINGS, [uneven(0, 0.0), bad(1, 0.1, "HTTP 500"), uneven(2, 0.2)], held_s=0.0)
     assert found.ttft is not None

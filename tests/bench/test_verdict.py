@@ -72,6 +72,10 @@ def test_no_difference_is_shown() -> None:
             Row("output tokens/s", "tokens/s", 95.8, 100.0, Interval(0.9375, 0.98), None),
             "lowers output tokens/s by 4.2 % (95 % CI 2.0 to 6.2)",
         ),
+        (
+            Row("requests/s", "requests/s", 0.2, 4.9, None, Interval(-5.0, -4.4)),
+            "lowers requests/s from 4.9 to 0.2",
+        ),
     ],
 )
 def test_a_change_is_told_in_percent_or_from_twice_on_as_a_multiple(row: Row, said: str) -> None:

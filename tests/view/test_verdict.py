@@ -48,6 +48,16 @@ def test_the_verdict_reads_like_this() -> None:
     ]
 
 
+def test_where_a_side_has_nothing_the_difference_is_told_in_the_metrics_own_unit() -> None:
+    rows = [
+        Row("requests/s", "requests/s", 0.0, 2.0, None, Interval(-2.5, -1.5)),
+        Row("TTFT mean", "s", 0.0, 0.5, None, Interval(-0.6, -0.4)),
+    ]
+    shown = verdict_text(Verdict("not measured", "None.", [], "P/D", "colocated", rows))
+    assert "-2.50 to -1.50 requests/s" in shown
+    assert "-600.00 to -400.00 ms" in shown
+
+
 def test_a_sweep_and_ratios_read_like_this() -> None:
     def run(rate: float, ttft: float, label: str = "") -> Result:
         return steady(label, always(ttft), always(0.1), count=2, rate_per_s=rate)

@@ -118,9 +118,17 @@ class Answer:
             self._totals.append(running)
 
     def sample(
-        self, *, number: int, due: float, sent: float, expected_tokens: int, request_id: str = ""
+        self,
+        *,
+        number: int,
+        due: float,
+        sent: float,
+        ended: float,
+        expected_tokens: int,
+        request_id: str = "",
     ) -> Sample:
-        """The answer as a sample. `expected_tokens`: another count in the usage is a failure; 0: any."""
+        """The answer as a sample, read until `ended`. `expected_tokens`: another count in the usage is
+        a failure; 0: any."""
         counted = self._usage.completion_tokens if self._usage else None
         tokens = counted if counted is not None else self._totals[-1] if self._totals else 0
         failure = self.failure
@@ -145,6 +153,7 @@ class Answer:
             gaps_s=self._gaps() if known else None,
             failure=failure[0] if failure else None,
             detail=failure[1] if failure else "",
+            failed_s=ended if failure else None,
         )
 
     def _gaps(self) -> list[float]:

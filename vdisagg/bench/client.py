@@ -134,6 +134,7 @@ async def stream(
         request_id=request_id,
         due=due,
         sent=sent - origin,
+        ended=clock() - origin,
         expected_tokens=expected_tokens,
     )
 

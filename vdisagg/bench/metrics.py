@@ -137,19 +137,19 @@ def _gaps(samples: Sequence[Sample]) -> list[Sequence[float]]:
 
 
 def _throughput(samples: Sequence[Sample]) -> dict[str, Statistic]:
-    """Requests in the order in which they ended, each with the time since the one before.
+    """Requests in the order in which they ended or failed, each with the time since the one before.
 
-    Those times add up to the report's window, so the rates are ratios of sums over requests.
+    Those times add up to the report's window, so the rates are ratios of sums over requests. A failed
+    request brings its time and nothing else.
     """
-    good = [sample for sample in samples if sample.failure is None and sample.last_s is not None]
-    good.sort(key=lambda sample: sample.last_s or 0.0)
+    ordered = sorted(samples, key=lambda sample: sample.end_s)
     start = min(sample.sent_s for sample in samples)
-    ends = [start, *(sample.last_s or 0.0 for sample in good)]
-    failed = [0.0] * (len(samples) - len(good))
-    times = [later - earlier for earlier, later in itertools.pairwise(ends)] + failed
-    tokens = [float(sample.output_tokens) for sample in good] + failed
+    ends = [start, *(sample.end_s for sample in ordered)]
+    times = [later - earlier for earlier, later in itertools.pairwise(ends)]
+    finished = [float(sample.failure is None) for sample in ordered]
+    tokens = [0.0 if sample.failure else float(sample.output_tokens) for sample in ordered]
     return {
-        "requests/s": bootstrap.ratio_of_sums([1.0] * len(good) + failed, times),
+        "requests/s": bootstrap.ratio_of_sums(finished, times),
         "output tokens/s": bootstrap.ratio_of_sums(tokens, times),
     }
 

@@ -111,7 +111,7 @@ class Report(msgspec.Struct, frozen=True):
     finished: int
     failed: int
     window_s: float
-    """From the first request's sending to the last token of all."""
+    """From the first request's sending to the end of the last one, be it a token or a failure."""
     achieved_rate_per_s: float | None
     """Requests sent per second; None where fewer than two were sent, or all at once."""
     late: Spread | None
@@ -172,8 +172,7 @@ def report(
     """Of the measured requests alone, at least one: warm-up is not among `samples`."""
     good = [sample for sample in samples if sample.failure is None]
     sent = sorted(sample.sent_s for sample in samples)
-    ends = [sample.last_s for sample in good if sample.last_s is not None]
-    window = max(ends) - sent[0] if ends else 0.0
+    window = max(sample.end_s for sample in samples) - sent[0]
     due = sorted(sample.due_s for sample in samples)
     paced = due[-1] > due[0] and sent[-1] > sent[0]
     phases = [sample.phases for sample in samples if sample.phases]

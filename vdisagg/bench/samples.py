@@ -45,6 +45,8 @@ class Sample(msgspec.Struct, frozen=True):
     """The time to each token after the first chunk's; None where chunks' sizes are not known."""
     failure: str | None = None
     detail: str = ""
+    failed_s: float | None = None
+    """When it had failed; None where it did not, and in older files."""
     request_id: str = ""
     """What it was sent as (X-Request-Id)."""
     phases: Phases | None = None
@@ -54,6 +56,13 @@ class Sample(msgspec.Struct, frozen=True):
     def late_s(self) -> float:
         """How long after it was due the request was sent."""
         return self.sent_s - self.due_s
+
+    @property
+    def end_s(self) -> float:
+        """When it was over: its last token, or its failure. Never before its sending; where no more
+        is known of it, that is all there is."""
+        found = self.last_s if self.failed_s is None else self.failed_s
+        return self.sent_s if found is None else max(found, self.sent_s)
 
     @property
     def ttft_s(self) -> float | None:

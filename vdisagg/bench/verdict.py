@@ -159,12 +159,15 @@ def differences(a: Result, b: Result) -> list[tuple[str, str, str]]:
 
 
 def change(row: Row) -> str:
-    """`shortens ITL p99 by 43 % (95 % CI 31 to 52)`; from twice on `lengthens ITL p99 to 2.1× (…)`."""
+    """`shortens ITL p99 by 43 % (95 % CI 31 to 52)`; from twice on `lengthens ITL p99 to 2.1× (…)`;
+    where no ratio can be said, `lowers requests/s from 4.9 to 0.2`."""
     times, bounds = row.times, row.ratio
-    if times is None or bounds is None:
+    if times is None:
         return f"changes {row.metric}"
     less, more = ("lowers", "raises") if row.more_is_better else ("shortens", "lengthens")
     verb = less if times < 1 else more
+    if bounds is None:  # nothing finished in some resample
+        return f"{verb} {row.metric} from {row.b:.2g} to {row.a:.2g}"
     if times >= 2:
         how = f"to {_times(times)}× (95 % CI {_times(bounds.low)} to {_times(bounds.high)})"
     else:

@@ -115,9 +115,8 @@ def _row(row: Row, a: str, b: str) -> tuple[str, ...]:
         return (name, *values, "-", "-", "not measured")
     times = "-" if row.times is None else f"{row.times:.2f}"
     interval = _interval(row.ratio)
-    if row.ratio is None and row.difference:  # a share that was 0 somewhere: points, not ratios
-        low, high = row.difference.low * 100, row.difference.high * 100
-        interval = f"{low:+.1f} to {high:+.1f} points"
+    if row.ratio is None and row.difference:  # of what was 0 somewhere there is no ratio
+        interval = _difference(row, row.difference)
     if row.difference is None:
         return (name, *values, times, "-", TOO_FEW)
     return (name, *values, times, interval, {"a": a, "b": b, "": NO_DIFFERENCE}[row.better])
@@ -129,6 +128,15 @@ def _value(row: Row, value: float | None) -> str:
     if row.unit == "share":
         return f"{value * 100:.1f} %"
     return f"{value * 1000:.2f}" if row.unit == "s" else f"{value:.2f}"
+
+
+def _difference(row: Row, interval: Interval) -> str:
+    low, high = interval.low, interval.high
+    if row.unit == "share":
+        return f"{low * 100:+.1f} to {high * 100:+.1f} points"
+    if row.unit == "s":
+        return f"{low * 1000:+.2f} to {high * 1000:+.2f} ms"
+    return f"{low:+.2f} to {high:+.2f} {row.unit}"
 
 
 def _interval(interval: Interval | None) -> str:
