@@ -164,7 +164,13 @@ def test_two_files_are_compared(front_end: FakeFrontEnd, tmp_path: Path) -> None
     assert "E2E mean" in [row["metric"] for row in compared["rows"]]
 
 
-def test_the_page_is_written(front_end: FakeFrontEnd, tmp_path: Path) -> None:
+def test_a_file_to_compare_that_is_not_there_is_wrong_usage(tmp_path) -> None:
+    result = run("compare", str(tmp_path / "a.json"), str(tmp_path / "b.json"))
+    assert isinstance(result.exception, UsageError)
+    assert str(result.exception) == f"{tmp_path}/a.json: can't be read: No such file or directory"
+
+
+def test_the_page_is_written(front_end, tmp_path) -> None:
     path = tmp_path / "out.html"
     assert bench(front_end, "--report", str(path))[0] == 0
     assert path.read_text().startswith("<!")

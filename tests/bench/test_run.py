@@ -130,6 +130,12 @@ def test_a_place_that_takes_no_file_is_a_failure(tmp_path: Path) -> None:
         ({"max_failures": 1.5}, "--max-failures is 1.5; a share"),
         ({"input_len": Lengths(5, 9), "prefix_len": 6}, "--prefix-len 6 is above --input-len 5:9"),
         ({"turns": 0}, "--turns is 0"),
+        ({"duration_s": math.inf, "rate_per_s": 1.0}, "--duration is inf; a run has to end"),
+        ({"requests": 1_000_001}, "--num-requests is 1,000,001 requests; one run has 1,000,000 at"),
+        (
+            {"duration_s": 1e9, "rate_per_s": 20.0},
+            r"--rate 20 for --duration 1e\+09 is 20,000,000,000 requests; .*; next: ask for fewer",
+        ),
     ],
 )
 def test_impossible_options_are_named(options: dict[str, Any], said: str) -> None:

@@ -252,6 +252,7 @@ def test_where_the_intervals_are_shown_it_is_said_which_side_is_better() -> None
         Row("requests/s", "requests/s", 2.0, 2.5, Interval(0.7, 1.1), Interval(-0.7, 0.2)),
         Row("goodput", "share", 0.5, 0.0, None, Interval(0.4, 0.6)),
         Row("ITL p99", "s", None, 0.1, None, None),
+        Row("requests/s", "requests/s", 0.0, 2.0, None, Interval(-2.5, -1.5)),
     ]
     text = tables.comparison(Verdict("pays", "so it is", [], "P/D", "colocated", rows))
     for cells in (
@@ -259,6 +260,7 @@ def test_where_the_intervals_are_shown_it_is_said_which_side_is_better() -> None
         ("2", "2.5", "0.80", "0.70 to 1.10", "no difference shown"),
         ("50.0 %", "0.0 %", "–", "+40.0 to +60.0 points", "P/D"),
         ("–", "100", "–", "–", "not measured"),
+        ("0", "2", "0.00", "-2.50 to -1.50 requests/s", "colocated"),
     ):
         assert "".join(f"<td>{cell}</td>" for cell in cells) in text
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
+
+MOST_REQUESTS: Final = 1_000_000
+"""Of one run: all are made before the first is sent, and held."""
 
 
 class Message(msgspec.Struct, frozen=True):

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from vdisagg.bench.arrivals import count_within
+from vdisagg.bench.asks import MOST_REQUESTS
 from vdisagg.bench.bodies import Endpoint
 from vdisagg.bench.datasets.lengths import Lengths, exactly
 from vdisagg.bench.datasets.load import INPUT_LEN, DataSet
@@ -105,6 +106,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         for option, number in positive.items():
             if number is not None and not number > 0:
                 raise UsageError(f"{option} is {number:g}; it must be above 0")
+        if self.duration_s is not None and math.isinf(self.duration_s):
+            raise UsageError("--duration is inf; a run has to end")
         if not 0 <= self.ramp_s < math.inf:
             raise UsageError(f"--ramp is {self.ramp_s:g}; it must be 0 or more seconds")
         if self.highest_id < self.lowest_id:
@@ -112,6 +115,21 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
                 f"--highest-id {self.highest_id} is below --lowest-id {self.lowest_id}"
             )
         self.data().shape()
+        self._check_size()
+
+    def _check_size(self) -> None:
+        """Requests are made before the first one is sent: of too many that takes hours, and the memory."""
+        count = self.count() or 0
+        if count > MOST_REQUESTS:
+            said = (
+                f"--rate {self.rate_per_s:g} for --duration {self.duration_s:g}"
+                if self.duration_s is not None
+                else "--num-requests"
+            )
+            raise UsageError(
+                f"{said} is {count:,} requests; one run has {MOST_REQUESTS:,} at most, as all are "
+                "made before the first is sent; next: ask for fewer"
+            )
 
     def count(self) -> int | None:
         """How many requests: as asked, or as many as the rate gives in the duration. None: as many as

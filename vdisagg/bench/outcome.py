@@ -12,7 +12,7 @@ from vdisagg.bench.samples import Sample
 from vdisagg.bench.sweep import Ratios, Sweep
 from vdisagg.bench.verdict import Verdict
 from vdisagg.bench.whole import write_whole
-from vdisagg.errors import Failure, UsageError
+from vdisagg.errors import UsageError
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -51,11 +51,11 @@ def save(outcome: Outcome, path: Path) -> None:
 
 
 def load(path: Path) -> Outcome:
-    """Read what `save` wrote. Raises Failure where it can't be read, UsageError where it is none."""
+    """Read what `save` wrote. Raises UsageError where it can't be read, or is none."""
     try:
         data = path.read_bytes()
     except OSError as exc:
-        raise Failure(f"{path}: can't be read: {exc.strerror}") from exc
+        raise UsageError(f"{path}: can't be read: {exc.strerror}") from exc
     try:
         keys = msgspec.json.decode(data, type=_Keys)
         if not bytes(keys.report):

@@ -1,4 +1,4 @@
-"""The columns of a table with a row per rate of a sweep, or per ratio: the same on paper and on the page."""
+"""What stands in the cells of tables, the same on paper and on the page: of sweeps, ratios, comparisons."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from vdisagg.bench.sweep import share_text
 from vdisagg.view.text import ms, number
 
 if TYPE_CHECKING:
+    from vdisagg.bench.metrics import Row
     from vdisagg.bench.sweep import Point
 
 HEADINGS = (
@@ -45,3 +46,18 @@ def cells(point: Point, *, dash: str) -> tuple[str, ...]:
         dash if point.good_per_s is None else number(point.good_per_s),
         {None: dash, True: "met", False: "missed"}[point.meets],
     )
+
+
+def interval(row: Row, *, dash: str) -> str:
+    """The 95 % CI of a row's ratio; where that can't be said, as a side was 0 somewhere, of the
+    difference, with its sign and unit; `dash` without either."""
+    if row.ratio:
+        return f"{row.ratio.low:.2f} to {row.ratio.high:.2f}"
+    if row.difference is None:
+        return dash
+    low, high = row.difference.low, row.difference.high
+    if row.unit == "share":
+        return f"{low * 100:+.1f} to {high * 100:+.1f} points"
+    if row.unit == "s":
+        return f"{low * 1000:+.2f} to {high * 1000:+.2f} ms"
+    return f"{low:+.2f} to {high:+.2f} {row.unit}"

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from vdisagg.view.points import HEADINGS, cells
+from vdisagg.view.points import HEADINGS, cells, interval
 from vdisagg.view.text import columns
 
 if TYPE_CHECKING:
-    from vdisagg.bench.bootstrap import Interval
     from vdisagg.bench.compare import Comparison
     from vdisagg.bench.metrics import Row
     from vdisagg.bench.outcome import Outcome
@@ -114,12 +113,10 @@ def _row(row: Row, a: str, b: str) -> tuple[str, ...]:
     if row.a is None or row.b is None:
         return (name, *values, "-", "-", "not measured")
     times = "-" if row.times is None else f"{row.times:.2f}"
-    interval = _interval(row.ratio)
-    if row.ratio is None and row.difference:  # of what was 0 somewhere there is no ratio
-        interval = _difference(row, row.difference)
+    found = interval(row, dash="-")
     if row.difference is None:
         return (name, *values, times, "-", TOO_FEW)
-    return (name, *values, times, interval, {"a": a, "b": b, "": NO_DIFFERENCE}[row.better])
+    return (name, *values, times, found, {"a": a, "b": b, "": NO_DIFFERENCE}[row.better])
 
 
 def _value(row: Row, value: float | None) -> str:
@@ -128,19 +125,6 @@ def _value(row: Row, value: float | None) -> str:
     if row.unit == "share":
         return f"{value * 100:.1f} %"
     return f"{value * 1000:.2f}" if row.unit == "s" else f"{value:.2f}"
-
-
-def _difference(row: Row, interval: Interval) -> str:
-    low, high = interval.low, interval.high
-    if row.unit == "share":
-        return f"{low * 100:+.1f} to {high * 100:+.1f} points"
-    if row.unit == "s":
-        return f"{low * 1000:+.2f} to {high * 1000:+.2f} ms"
-    return f"{low:+.2f} to {high:+.2f} {row.unit}"
-
-
-def _interval(interval: Interval | None) -> str:
-    return "-" if interval is None else f"{interval.low:.2f} to {interval.high:.2f}"
 
 
 def _points(first: str, rows: Sequence[tuple[str, Point]]) -> list[str]:

@@ -146,3 +146,11 @@ def test_reuse_of_a_single_moment_ends_by_the_count_alone() -> None:
     assert [ask.due_s for ask in made(line(9, 5), count=3, reuse=True)] == [0, 0, 0]
     assert len(made(line(9, 5), duration_s=3, reuse=True)) == 1
     assert made(count=3, reuse=True) == []
+
+
+def test_a_trace_that_would_begin_again_for_ever_is_refused() -> None:
+    # Two requests, the second after 1 s: two a 2 s, so 1e9 s are 1e9 requests.
+    with pytest.raises(
+        UsageError, match=r"--duration 1e\+09 with --reuse is 1,000,000,000 requests"
+    ):
+        made(line(0, 5), line(1000, 5), duration_s=1e9, reuse=True)

@@ -12,7 +12,7 @@ from random import Random
 
 import msgspec
 
-from vdisagg.bench.asks import Ask
+from vdisagg.bench.asks import MOST_REQUESTS, Ask
 from vdisagg.bench.datasets.files import Entry
 from vdisagg.bench.datasets.random import Ids
 from vdisagg.errors import UsageError
@@ -129,6 +129,13 @@ def asks(
     last = requests[-1].due_s
     period = last + (last / (len(requests) - 1) if len(requests) > 1 else 0.0)
     endless = reuse and (count is not None or (duration_s is not None and period > 0))
+    if endless and count is None and duration_s is not None:
+        expected = len(requests) * duration_s / period
+        if expected > MOST_REQUESTS:
+            raise UsageError(
+                f"--duration {duration_s:g} with --reuse is {expected:,.0f} requests of the trace; one "
+                f"run has {MOST_REQUESTS:,} at most; next: ask for fewer"
+            )
     begin = 0.0
     while True:
         for request in requests:

@@ -12,6 +12,7 @@ from vdisagg.bench.report import Report, Settings, Spread
 from vdisagg.bench.verdict import Verdict
 from vdisagg.view.page.figure import Side
 from vdisagg.view.page.html import element, table
+from vdisagg.view.points import interval
 from vdisagg.view.text import ms, number
 from vdisagg.view.verdict import NO_DIFFERENCE, TOO_FEW
 
@@ -38,7 +39,7 @@ def comparison(verdict: Verdict) -> str:
             _valued(row.a, row.unit),
             _valued(row.b, row.unit),
             DASH if row.times is None else f"{row.times:.2f}",
-            _interval(row),
+            interval(row, dash=DASH),
             _better(row, verdict),
         )
         for row in verdict.rows
@@ -54,15 +55,6 @@ def _valued(value: float | None, unit: Unit) -> str:
     if unit == "share":
         return _share(value)
     return ms(value) if unit == "s" else number(value)
-
-
-def _interval(row: Row) -> str:
-    if row.ratio:
-        return f"{row.ratio.low:.2f} to {row.ratio.high:.2f}"
-    if row.difference and row.unit == "share":
-        low, high = 100 * row.difference.low, 100 * row.difference.high
-        return f"{low:+.1f} to {high:+.1f} points"
-    return DASH
 
 
 def _better(row: Row, verdict: Verdict) -> str:
