@@ -2,6 +2,9 @@
 
 import asyncio
 import json
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,9 +14,14 @@ import pytest
 from aiohttp import web
 from typer.testing import CliRunner, Result
 
+from fakes.bench_runs import always, steady
 from fakes.http_front_end import FakeFrontEnd
+from vdisagg.bench.campaign import Campaign
+from vdisagg.bench.options import Options
+from vdisagg.bench.outcome import load
 from vdisagg.cli import app
-from vdisagg.errors import Failure, UsageError
+from vdisagg.cli.bench_end import Results, carry_out
+from vdisagg.errors import Failure, Interrupted, UsageError
 
 LOAD = ["--num-requests", "3", "--input-len", "5", "--output-len", "2", "--warmup", "0"]
 
@@ -203,11 +211,136 @@ def test_what_cant_be_is_named_before_anything_is_sent(
 
 
 @pytest.mark.parametrize("option", ["--save", "--report"])
+@pytest.mark.parametrize("where", ["nowhere/file", "", "x" * 300, "/dev/null"])
 def test_a_file_that_cant_be_is_named_before_anything_is_sent(
-    front_end: FakeFrontEnd, tmp_path: Path, option: str
+    front_end, tmp_path, option: str, where: str
 ) -> None:
-    path = tmp_path / "nowhere" / "file"
+    path = tmp_path / where
     result = run("--url", front_end.url, "--model", "m", *LOAD, option, str(path))
     assert isinstance(result.exception, Failure)
     assert str(path) in str(result.exception)
     assert front_end.bodies == []
+
+
+def test_save_and_report_are_not_one_file(front_end, tmp_path) -> None:
+    path = str(tmp_path / "x")
+    result = run("--url", front_end.url, "--model", "m", *LOAD, "--save", path, "--report", path)
+    assert isinstance(result.exception, UsageError)
+    assert front_end.bodies == []
+
+
+def from_the_second_run(fake: FakeFrontEnd, answer) -> None:
+    """Three requests are answered well, and then it does something else."""
+    good = fake.answer
+
+    async def both(request, body):
+        return await (good if len(fake.bodies) <= 3 else answer)(request, body)
+
+    fake.answer = both
+
+
+def test_a_later_run_that_fails_leaves_the_earlier_ones_printed_saved_and_on_the_page(
+    front_end, other, tmp_path
+) -> None:
+    from_the_second_run(other, busy)
+    file, page = tmp_path / "run.json", tmp_path / "out.html"
+    words = ["--url", front_end.url, "--model", "m", *LOAD, "--warmup", "1", "--num-requests", "2"]
+    words += ["--baseline-url", other.url, "--sweep", "200,400", "--slo", "e2e=60s"]
+    words += ["--save", str(file), "--report", str(page)]
+    result = run(*words)
+    why = (
+        f"3 of 4 runs were measured, then: {other.url}: the warm-up request failed: HTTP 503: busy"
+    )
+    assert isinstance(result.exception, Failure)
+    assert result.stdout.startswith(f"warning: cut short: {why}\n")
+    assert "P/D: 400 requests/s is the highest rate tried" in result.stdout
+    saved = load(file)
+    assert (saved.cut_short, len(saved.runs), len(saved.sweep)) == (why, 3, 2)
+    assert f"Cut short: {why}." in page.read_text()
+
+
+def test_a_first_run_that_fails_leaves_nothing(front_end, tmp_path) -> None:
+    front_end.answer = busy
+    path = tmp_path / "run.json"
+    words = ("--url", front_end.url, "--model", "m", "--num-requests", "1", "--save", str(path))
+    result = run(*words)
+    assert isinstance(result.exception, Failure)
+    assert (result.stdout, list(tmp_path.iterdir())) == ("", [])
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "said"),
+    [
+        (signal.SIGINT, 130, "1 of 2 runs were measured, then: interrupted by SIGINT"),
+        (signal.SIGTERM, 143, "1 of 2 runs were measured, then: interrupted by SIGTERM"),
+        (signal.SIGHUP, 129, "1 of 2 runs were measured, then: interrupted by SIGHUP"),
+        (signal.SIGKILL, -9, "the bench was killed before its end"),
+    ],
+)
+def test_a_signal_leaves_the_runs_that_had_ended(
+    front_end, tmp_path, number: signal.Signals, code: int, said: str
+) -> None:
+    second = threading.Event()
+
+    async def silent(request, body):
+        second.set()
+        await asyncio.sleep(3600)
+
+    from_the_second_run(front_end, silent)
+    path = tmp_path / "run.json"
+    words = ["--url", front_end.url, "--model", "m", *LOAD, "--sweep", "200,400", "--json"]
+    words += ["--slo", "e2e=60s", "--save", str(path)]
+    bench = subprocess.Popen(
+        # whatever the signals of who runs the tests are
+        ["env", "--default-signal", sys.executable, "-m", "vdisagg", "bench", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert second.wait(60)
+    bench.send_signal(number)
+    out, err = bench.communicate(timeout=60)
+    saved = load(path)
+    assert (bench.returncode, saved.cut_short) == (code, said)
+    assert [each.label for each in saved.runs] == ["200 requests/s"]
+    if number != signal.SIGKILL:
+        assert err.endswith(f"error: interrupted by {number.name}\n")
+        printed = json.loads(out)
+        assert (printed["cut_short"], len(printed["runs"])) == (said, 1)
+
+
+def measured(*runs) -> Campaign:
+    campaign = Campaign(Options(), clock=lambda: 0.0)
+    campaign.runs += runs
+    return campaign
+
+
+def test_a_file_that_can_no_longer_be_written_costs_neither_the_print_nor_the_exit_code(
+    tmp_path, capsys
+) -> None:
+    one = steady("1:2", always(0.2), always(0.1), count=2)
+    results = Results(tmp_path / "gone" / "run.json", None, as_json=False)
+
+    def stopped() -> None:
+        raise Interrupted("interrupted by SIGTERM", signal.SIGTERM)
+
+    with pytest.raises(Interrupted) as raised:
+        carry_out(measured(one), stopped, results, runs=3, by_ratio=True)
+    assert raised.value.exit_code == 143
+    out, err = capsys.readouterr()
+    assert out.startswith(
+        "warning: cut short: 1 of 3 runs were measured, then: interrupted by SIGT"
+    )
+    assert "With 1:2 the mean E2E is shortest: 0.60 s." in out
+    assert err.startswith(f"error: {tmp_path}/gone/run.json: can't be written: ")
+    with pytest.raises(Failure, match="can't be written"):
+        carry_out(measured(one), lambda: None, results, runs=1)
+    assert capsys.readouterr().out.startswith("1:2\n")
+
+
+def test_a_file_that_can_t_be_written_between_runs_does_not_end_the_bench(tmp_path, capsys) -> None:
+    one = steady("", always(0.2), always(0.1), count=2)
+    Results(tmp_path / "gone" / "x.json", None, as_json=False).keep(measured(one).outcome())
+    assert (
+        "can't be written: No such file or directory; the bench goes on" in capsys.readouterr().err
+    )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
 from collections.abc import Iterator
 
 import pytest
 
 from faults.stub import install
-from real.conftest import RealCluster, cluster_at, running
+from real.conftest import BIN, RealCluster, cluster_at, running
 
 LOAD = ("--num-requests", "4", "--input-len", "20", "--output-len", "3", "--warmup", "1")
 
@@ -62,4 +64,28 @@ def test_where_a_run_fails_the_cluster_is_put_back_all_the_same(cluster: RealClu
     done = cluster.home.vdisagg("bench", *words, check=False)
     assert done.returncode == 1
     assert "error: /detokenize" in done.stderr
+    assert engines(cluster) == ["p0", "d0", "d1"]
+
+
+@pytest.mark.parametrize("begun", ["relaunching ratios as 2:1\n", "p0: launching"])
+def test_ctrl_c_in_a_relaunch_leaves_what_was_measured_and_the_cluster_as_it_was(
+    cluster: RealCluster, begun: str
+) -> None:
+    words = ("--name", cluster.name, "--ratios", "1:2,2:1", *LOAD, "--json")
+    bench = subprocess.Popen(
+        ["env", "--default-signal", str(BIN / "vdisagg"), "bench", *words],
+        env=cluster.home.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert bench.stderr is not None
+    assert any(begun in line for line in bench.stderr)
+    bench.send_signal(signal.SIGINT)
+    out, err = bench.communicate(timeout=120)
+    assert bench.returncode == 130, err
+    if "launching" in begun.split():  # before that there may be nothing to be put back
+        assert "relaunching ratios as it was, 1:2\n" in err
+    assert err.endswith("error: interrupted by SIGINT\n")
+    assert [run["label"] for run in json.loads(out)["runs"]] == ["1:2"]
     assert engines(cluster) == ["p0", "d0", "d1"]

@@ -23,8 +23,8 @@ def test_the_report_reads_like_this() -> None:
         "asked         2 requests/s",
         "achieved      2 requests/s sent",
         "sent late by  mean 1.00, p99 1.00, max 1.00 ms",
-        "finished      2 in 0.80 s, 1 failed",
-        "throughput    2.50 requests/s, 7.5 output tokens/s",
+        "finished      2 in 1.00 s, 1 failed",  # from 0.001 to the failure at 1.001
+        "throughput    2.00 requests/s, 6.0 output tokens/s",
         "tokens        20 in, 6 out",
         "seeds         0 for arrivals, 7 for prompts",
         "",

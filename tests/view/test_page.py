@@ -341,7 +341,7 @@ def test_a_page_that_cannot_be_written_leaves_nothing_and_says_where(tmp_path: P
 def test_before_a_bench_it_is_known_whether_its_page_can_be_written(tmp_path: Path) -> None:
     ready(tmp_path / "r.html")
     for path in (tmp_path, tmp_path / "nowhere" / "r.html"):
-        with pytest.raises(Failure, match=re.escape(f"{path}: can't be written; next: ")):
+        with pytest.raises(Failure, match=re.escape(f"{path}: can't be written: ")):
             ready(path)
 
 

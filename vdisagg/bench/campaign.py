@@ -34,6 +34,9 @@ COLOCATED: Final = "colocated"
 COLOCATED_EXTRA: Final[dict[str, object]] = {"vllm_xargs": {modes.KEY: modes.COLOCATED}}
 """Has our controller give each request to one engine, whole."""
 
+KILLED: Final = "the bench was killed before its end"
+"""Why runs or a verdict are missing, where nobody could say so any more."""
+
 
 @dataclass(frozen=True)
 class Side:
@@ -55,16 +58,18 @@ class Campaign:
         *,
         clock: Callable[[], float],
         watch: Callable[[Progress], None] = lambda _: None,
+        keep: Callable[[Outcome], None] = lambda _: None,
         rates: Sequence[float] = (),
         attain: float = ATTAIN,
     ) -> None:
-        """`rates`: those to try, in requests/s; none: the options' own. `attain`: the share of requests
+        """`keep` gets the runs so far at the end of each. `rates`: those to try, in requests/s; none: the options' own. `attain`: the share of requests
         within the SLO that a rate needs."""
         self.runs: list[Result] = []
         self.versions = {"vdisagg": __version__}
         self._options = _with_prompts_fixed(options)
         self._clock = clock
         self._watch = watch
+        self._keep = keep
         self._rates = sorted(set(rates))
         self._attain = attain
         self._by_side: dict[str, list[Result]] = {}
@@ -85,11 +90,13 @@ class Campaign:
             self._by_side.setdefault(side.label, []).append(result)
             if side.insight is not None:
                 self.versions |= side.insight.versions()
+            self._keep(Outcome(self.runs, versions=self.versions, cut_short=KILLED))
 
-    def outcome(self, *, by_ratio: bool = False) -> Outcome:
-        """What the runs come to, at least one. `by_ratio`: each side was a P:D ratio."""
+    def outcome(self, *, by_ratio: bool = False, cut_short: str = "") -> Outcome:
+        """What the runs come to, at least one. `by_ratio`: each side was a P:D ratio. `cut_short`: why
+        runs are missing, where some are."""
         slo = self._options.slo
-        found = Outcome(runs=self.runs, versions=self.versions)
+        found = Outcome(runs=self.runs, versions=self.versions, cut_short=cut_short)
         rng = Random(self._options.seed)
         if by_ratio:
             made = ratios(self.runs, slo=slo, attain=self._attain, rng=rng)

@@ -26,6 +26,8 @@ class Outcome(msgspec.Struct, frozen=True):
     ratios: Ratios | None = None
     versions: dict[str, str] = {}
     """Of what measured and what was measured, by name."""
+    cut_short: str = ""
+    """Why runs are missing that were asked for; empty: none is."""
 
 
 class _OldReport(msgspec.Struct):

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from vdisagg.cli.base import Json, Name, bring_up, chosen, say_on_stderr, take_down
+from vdisagg.cli.bench_end import Results, carry_out
 from vdisagg.errors import Failure, UsageError
 
 if TYPE_CHECKING:
     from vdisagg.bench.campaign import Campaign, Side
     from vdisagg.bench.options import Options
-    from vdisagg.bench.outcome import Outcome
     from vdisagg.topology.divide import Division
     from vdisagg.view.bench import BenchProgress
 
@@ -215,7 +215,8 @@ def bench(
 ) -> None:
     """Measure a cluster under open-loop load, and say what it comes to.
 
-    Exit code 1 when more requests failed than may.
+    Exit code 1 when more requests failed than may. However it ends, the runs that had ended are printed
+    and saved.
     """
     if context.invoked_subcommand is not None:
         return
@@ -261,33 +262,26 @@ def bench(
     if not 0 < attain <= 1:
         raise UsageError(f"--attain is {attain:g}; it must be above 0 and at most 1")
     _check_rates(options, rates)
-    _check_writable(save, report)
+    results = Results(save, report, as_json)
+    results.ready()
     name = None if url is not None else chosen(None, name)
     sides: list[Side] = []
     if not divisions:
         sides = _sides(name, url, model, api_key_env, baseline=baseline, baseline_url=baseline_url)
-    with BenchProgress() as view:
-        campaign = Campaign(options, clock=time.time, watch=view.watch, rates=rates, attain=attain)
-        try:
+    view = BenchProgress()
+    campaign = Campaign(
+        options, clock=time.time, watch=view.watch, keep=results.keep, rates=rates, attain=attain
+    )
+
+    def measure() -> None:
+        with view:
             if name is not None and divisions:
                 _try_divisions(campaign, view, name, divisions, model, api_key_env)
             else:
                 loop.run(campaign.measure(sides))
-        except KeyboardInterrupt:
-            if save is not None and campaign.runs:
-                _save(campaign.outcome(by_ratio=bool(divisions)), save)
-                say_on_stderr(f"the runs that had ended are in {save}")
-            raise typer.Exit(130) from None
-    outcome = campaign.outcome(by_ratio=bool(divisions))
-    if save is not None:
-        _save(outcome, save)
-    if report is not None:
-        from vdisagg.view import page
 
-        page.write(outcome, report)
-    _print(outcome, as_json=as_json)
-    if report is not None:
-        say_on_stderr(f"the page is {report}")
+    runs = len(divisions) or len(sides) * max(1, len(set(rates)))
+    outcome = carry_out(campaign, measure, results, runs=runs, by_ratio=bool(divisions))
     failed = any(options.too_many_failed(run.report) for run in outcome.runs)
     raise typer.Exit(1 if failed else 0)
 
@@ -329,16 +323,6 @@ def _check_rates(options: Options, rates: list[float]) -> None:
 
     for rate in rates or [options.rate_per_s]:
         msgspec.structs.replace(options, rate_per_s=rate).check()
-
-
-def _check_writable(save: Path | None, report: Path | None) -> None:
-    """An hour's bench is not to end with a file that can't be written."""
-    if save is not None and not save.parent.is_dir():
-        raise Failure(f"{save}: can't be written: there is no folder {save.parent}")
-    if report is not None:
-        from vdisagg.view import page
-
-        page.ready(report)
 
 
 def _sides(
@@ -390,6 +374,7 @@ def _try_divisions(
     from vdisagg.bench.campaign import Side
     from vdisagg.bench.targets import cluster_insight, cluster_target
     from vdisagg.cluster import record
+    from vdisagg.launch.interrupt import Interrupt
     from vdisagg.topology.divide import divided, division_of, recorded
 
     present = record.read(record.state_root() / name)
@@ -404,8 +389,10 @@ def _try_divisions(
         for division, topology in topologies:
             if division != now:
                 say_on_stderr(f"relaunching {name} as {division}")
-                take_down(name)
-                now = division
+                with Interrupt(say_on_stderr) as interrupt:
+                    take_down(name)
+                    now = division
+                    interrupt.check()
                 bring_up(topology, file)
             target = cluster_target(name, model, api_key_env)
             side = Side(target, str(division), insight=cluster_insight(name))
@@ -416,18 +403,3 @@ def _try_divisions(
             say_on_stderr(f"relaunching {name} as it was, {division_of(before)}")
             take_down(name)
             bring_up(before, file)
-
-
-def _save(outcome: Outcome, path: Path) -> None:
-    from vdisagg.bench.outcome import save
-
-    save(outcome, path)
-
-
-def _print(outcome: Outcome, *, as_json: bool) -> None:
-    import json
-
-    from vdisagg.view.outcome import outcome_text
-    from vdisagg.view.verdict import outcome_json
-
-    typer.echo(json.dumps(outcome_json(outcome), indent=2) if as_json else outcome_text(outcome))

@@ -54,3 +54,6 @@ class Interrupt:
             self._first = signal.Signals(number)
         if self._undoing:
             self._say("still ending what was started; this ends by itself")
+        outer = getattr(self._usual[signal.Signals(number)], "__self__", None)
+        if isinstance(outer, Interrupt):  # of whoever does several things, and stops after this one
+            outer._note(number, frame)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def outcome_text(outcome: Outcome) -> str:
     """For people. Of several runs each has its label over it; of a sweep, or of ratios, only the table
     is shown (`--save` and `--report` have all)."""
-    blocks = []
+    blocks = [f"warning: cut short: {outcome.cut_short}"] if outcome.cut_short else []
     if outcome.verdict:
         blocks.append(verdict_text(outcome.verdict))
     if outcome.sweep:

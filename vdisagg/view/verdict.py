@@ -95,6 +95,7 @@ def outcome_json(outcome: Outcome) -> dict[str, object]:
         "sweep": msgspec.to_builtins(outcome.sweep),
         "ratios": msgspec.to_builtins(outcome.ratios),
         "versions": outcome.versions,
+        "cut_short": outcome.cut_short or None,
     }
 
 

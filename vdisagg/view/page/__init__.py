@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vdisagg.bench import whole
 from vdisagg.bench.verdict import with_doubts
-from vdisagg.bench.whole import write_whole
 from vdisagg.errors import Failure
 from vdisagg.view.page import inside, latency, rates, tables, traffic
 from vdisagg.view.page.figure import Figure, Side, sides
@@ -31,15 +30,12 @@ POLICY = (
 def ready(path: Path) -> None:
     """Before a bench: whether its page can be made and written there. Raises Failure where it can't."""
     _plotly()
-    if path.is_dir() or not os.access(path.parent, os.W_OK):
-        raise Failure(
-            f"{path}: can't be written; next: give --report a file in a folder that exists and is yours"
-        )
+    whole.ready(path)
 
 
 def write(outcome: Outcome, path: Path) -> None:
     """The page as a file: whole, or not at all. Raises Failure naming the path."""
-    write_whole(path, page(outcome).encode())
+    whole.write_whole(path, page(outcome).encode())
 
 
 def page(outcome: Outcome) -> str:
@@ -104,7 +100,10 @@ def _head(outcome: Outcome, shown: Sequence[Side]) -> Part:
     loads = {tables.asked(run.report.settings) for run in outcome.runs}
     load = loads.pop() if len(loads) == 1 else f"{len(shown)} runs under different loads"
     began = f"{load}; began {tables.instant(first.started)}"
-    return element("h1", words(heading)) + element("p", words(began), class_="quiet"), []
+    html = element("h1", words(heading)) + element("p", words(began), class_="quiet")
+    if outcome.cut_short:
+        html += element("p", words(f"Cut short: {outcome.cut_short}."), class_="said")
+    return html, []
 
 
 def _sweep(sweeps: Sequence[Sweep]) -> Part:
