@@ -110,6 +110,13 @@ def test_check_prints_the_plan_and_touches_nothing(
     assert [path.name for path in tmp_path.iterdir()] == ["demo.yaml"]
 
 
+@pytest.mark.parametrize("other", ["--nodes", "--json"])
+def test_check_prints_one_thing_and_drops_no_option(run: Run, topology: Path, other: str) -> None:
+    done = run("check", "demo.yaml", "--commands", other)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"error: say --commands or {other}, not both")
+
+
 def test_connect_prints_the_command_of_an_instance_that_is_started_by_hand(
     run: Run, topology: Path
 ) -> None:

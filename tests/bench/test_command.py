@@ -199,6 +199,16 @@ def test_the_page_is_written(front_end, tmp_path) -> None:
         (["--input-len", "9:3"], "--input-len 9:3: the range ends before it begins"),
         (["--max-failures", "few"], "--max-failures few"),
         (["--sweep", "1", "--burstiness", "-1"], "--burstiness is -1; it must be above 0"),
+        (["--rate", "20", "--duration", "1e9"], "say --num-requests or --duration, not both"),
+        (["--block-tokens", "16"], "--block-tokens would change nothing: only the trace of a"),
+        (
+            ["--burstiness", "0.5"],
+            "--burstiness would change nothing: it spreads the arrivals of a",
+        ),
+        (["--sweep", "1", "--rate", "2"], "--rate would change nothing: --sweep has the rates"),
+        (["--name", "demo"], "--name would change nothing: --url is the server"),
+        (["--attain", "0.5"], "--attain would change nothing: it is for --sweep and --ratios"),
+        (["--dataset", "nowhere"], "nowhere: can't be read: No such file or directory"),
     ],
 )
 def test_what_cant_be_is_named_before_anything_is_sent(
@@ -208,6 +218,28 @@ def test_what_cant_be_is_named_before_anything_is_sent(
     assert isinstance(result.exception, UsageError)
     assert str(result.exception).startswith(said)
     assert front_end.bodies == []
+
+
+def test_what_a_file_of_requests_has_itself_is_not_asked_for_beside_it(front_end, tmp_path) -> None:
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text('{"timestamp": 0, "input_length": 6, "output_length": 2, "hash_ids": []}\n')
+    words = ["--url", front_end.url, "--model", "m", "--dataset", str(trace), "--warmup", "0"]
+    result = run(*words, "--input-len", "30", "--turns", "2", "--prefix-len", "3")
+    assert isinstance(result.exception, UsageError)
+    assert str(result.exception) == (
+        "--input-len, --prefix-len, --turns would change nothing: the prompts are those of --dataset; "
+        "next: leave out what has no part in it"
+    )
+    assert front_end.bodies == []
+    assert run(*words, "--block-tokens", "16", "--output-len", "3").exit_code == 0
+    (body,) = front_end.bodies
+    assert (len(body["prompt"]), body["max_tokens"]) == (6, 3)
+
+
+def test_options_of_a_bench_before_compare_are_not_dropped() -> None:
+    result = run("--rate", "3", "--json", "compare", "a.json", "b.json")
+    assert isinstance(result.exception, UsageError)
+    assert str(result.exception).startswith("--json, --rate before compare would change nothing; ")
 
 
 @pytest.mark.parametrize("option", ["--save", "--report"])

@@ -111,5 +111,19 @@ def nodes_of(directory: Path) -> Nodes:
     return Nodes(recorded.plan if recorded is not None else None, directory)
 
 
+def said_options(context: typer.Context) -> set[str]:
+    """The options that stand on the command line, each by its first name (`--rate`)."""
+    sources = {
+        parameter.opts[0]: context.get_parameter_source(parameter.name)
+        for parameter in context.command.params
+        if parameter.name is not None
+    }
+    return {
+        option
+        for option, source in sources.items()
+        if source is not None and source.name == "COMMANDLINE"
+    }
+
+
 def say_on_stderr(text: str) -> None:
     typer.echo(text, err=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from vdisagg.cli.base import Json, Name, bring_up, chosen, say_on_stderr, take_down
+from vdisagg.cli.base import Json, Name, bring_up, chosen, said_options, say_on_stderr, take_down
 from vdisagg.cli.bench_end import Results, carry_out
 from vdisagg.errors import Failure, UsageError
 
@@ -218,11 +218,19 @@ def bench(
     Exit code 1 when more requests failed than may. However it ends, the runs that had ended are printed
     and saved.
     """
+    said = said_options(context)
     if context.invoked_subcommand is not None:
+        if said:
+            named = ", ".join(sorted(said))
+            raise UsageError(
+                f"{named} before compare would change nothing; next: say compare's own options after it"
+            )
         return
     from vdisagg.bench import loop
     from vdisagg.bench.campaign import Campaign, parse_rates
+    from vdisagg.bench.datasets import files
     from vdisagg.bench.datasets.lengths import parse as parse_lengths
+    from vdisagg.bench.idle import refuse_idle
     from vdisagg.bench.options import Options, parse_max_failures
     from vdisagg.bench.slo import parse as parse_slo
     from vdisagg.topology.divide import parse_divisions
@@ -262,6 +270,8 @@ def bench(
     if not 0 < attain <= 1:
         raise UsageError(f"--attain is {attain:g}; it must be above 0 and at most 1")
     _check_rates(options, rates)
+    form = files.read(dataset)[0] if dataset is not None else None
+    refuse_idle(said, form=form, rate_per_s=rate)
     results = Results(save, report, as_json)
     results.ready()
     name = None if url is not None else chosen(None, name)

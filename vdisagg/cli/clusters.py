@@ -123,6 +123,9 @@ def check(
     from vdisagg.view.plan import plan_commands, plan_json, plan_text
     from vdisagg.view.text import terminal_width
 
+    if commands and (nodes or as_json):
+        other = "--nodes" if nodes else "--json"
+        raise UsageError(f"say --commands or {other}, not both: each prints something else")
     topology = load(file)
     if nodes:
         _check_nodes(topology, file, as_json)
