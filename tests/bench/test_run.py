@@ -80,6 +80,27 @@ def test_a_failing_warm_up_stops_the_run_and_says_why() -> None:
     assert len(front_end.bodies) == 1
 
 
+async def unknown_fields(request, body):
+    """As a server that knows only OpenAI's."""
+    unknown = [name for name in ("cache_salt", "ignore_eos") if name in body]
+    if unknown:
+        said = f"Unrecognized request arguments supplied: {', '.join(unknown)}"
+        return web.json_response({"error": {"message": said}}, status=400)
+    return await completion(request, body)
+
+
+def test_a_server_that_knows_only_openais_fields_gets_the_hint_and_then_the_load() -> None:
+    front_end = FakeFrontEnd()
+    front_end.answer = unknown_fields
+    with pytest.raises(Failure, match=r"HTTP 400: Unrecognized .*ignore_eos; next: say --strict, "):
+        ran(Options(requests=2, **SMALL), front_end)
+    cold, _ = ran(Options(requests=2, warmup=0, **SMALL), front_end)
+    assert cold.report.failed == 2
+    assert cold.notes[0].startswith("the server refuses fields of vLLM's: say --strict, which ")
+    strict, _ = ran(Options(requests=2, strict=True, **SMALL), front_end)
+    assert (strict.report.finished, strict.notes) == (2, [])
+
+
 def test_failures_are_counted_beside_the_good_ones() -> None:
     front_end = FakeFrontEnd()
 

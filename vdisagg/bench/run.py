@@ -19,6 +19,7 @@ from vdisagg.bench.datasets.load import asks as asks_of
 from vdisagg.bench.insight import Insight
 from vdisagg.bench.options import Options
 from vdisagg.bench.progress import Progress
+from vdisagg.bench.refusals import REFUSED, STRICT, names_ours
 from vdisagg.bench.report import Length, Settings, report
 from vdisagg.bench.result import Result
 from vdisagg.bench.samples import Sample
@@ -73,6 +74,10 @@ async def run(
     if insight:
         samples = await followed.finish(insight, samples)
         notes += insight.notes
+    if not options.strict and any(
+        sample.failure in REFUSED and names_ours(sample.detail) for sample in samples
+    ):
+        notes.append(f"the server refuses fields of vLLM's: {STRICT}")
     settings = _settings(options, where, load, crew, prompt_seed, started)
     return Result(
         report=report(settings, samples, held_s=held_s, slo=options.slo),
@@ -163,7 +168,9 @@ async def _warm(
                 expected_tokens=_expected(options, ask),
             )
 
-        notes = await warm.warm(send, options.warmup, where=where.url, cluster=insight)
+        notes = await warm.warm(
+            send, options.warmup, where=where.url, cluster=insight, strict=options.strict
+        )
     if insight:
         await asyncio.to_thread(insight.begin)
     return notes

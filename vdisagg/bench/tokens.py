@@ -27,8 +27,8 @@ TIMEOUT_S = 60.0
 KEEP_ALIVE_S = 2.0
 
 INSTEAD = (
-    "next: use completions, whose drawn prompts are token ids, and for a file of conversations "
-    "give --output-len"
+    "next: use completions, whose drawn prompts are token ids; for chats --dataset with a file of "
+    "conversations and --output-len, which no server has to count for"
 )
 
 

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from vdisagg.bench.asks import Ask, Message, Prompt
 from vdisagg.bench.datasets.random import Ids
+from vdisagg.bench.refusals import advice
 from vdisagg.bench.samples import Phases, Sample
 from vdisagg.errors import Failure
 
@@ -29,20 +30,26 @@ class Cluster(Protocol):
 
 
 async def warm(
-    send: Callable[[int], Awaitable[Sample]], least: int, *, where: str, cluster: Cluster | None
+    send: Callable[[int], Awaitable[Sample]],
+    least: int,
+    *,
+    where: str,
+    cluster: Cluster | None,
+    strict: bool = False,
 ) -> list[str]:
     """Send at least so many requests; a note for each pair that could not be reached.
 
     `send` gets the request's number, from 0. First one after the other, so that what fails at all is
     tried once; then, where pairs are missing, as many at once as there are pairs, for a policy that
-    goes by load spreads these. Raises Failure when a request fails.
+    goes by load spreads these. `strict`: only OpenAI's fields are sent. Raises Failure when a request
+    fails.
     """
     if least == 0:
         return []
     if cluster:
         await asyncio.to_thread(cluster.begin)
     for number in range(least):
-        _check([await send(number)], where)
+        _check([await send(number)], where, strict)
     if cluster is None:
         return []
     pairs = set(await asyncio.to_thread(cluster.links))
@@ -52,7 +59,7 @@ async def warm(
         if not missing:
             break
         numbers = range(sent, sent + len(pairs))
-        _check(await asyncio.gather(*map(send, numbers)), where)
+        _check(await asyncio.gather(*map(send, numbers)), where, strict)
         sent += len(pairs)
         missing -= await _carried(cluster)
     return [
@@ -67,12 +74,12 @@ async def _carried(cluster: Cluster) -> set[tuple[str, str]]:
     return {(each.prefill, each.decode) for each in phases.values()}
 
 
-def _check(samples: list[Sample], where: str) -> None:
+def _check(samples: list[Sample], where: str, strict: bool) -> None:
     for sample in samples:
         if sample.failure:
             raise Failure(
-                f"{where}: the warm-up request failed: {sample.failure}: {sample.detail}; next: see "
-                "that the cluster is up (`vdisagg status`) and that URL and model are right"
+                f"{where}: the warm-up request failed: {sample.failure}: {sample.detail}; "
+                f"next: {advice(sample.failure, sample.detail, strict=strict)}"
             )
 
 
