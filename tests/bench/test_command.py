@@ -15,10 +15,11 @@ from aiohttp import web
 from typer.testing import CliRunner, Result
 
 from fakes.bench_runs import always, steady
-from fakes.http_front_end import FakeFrontEnd
+from fakes.http_front_end import FakeFrontEnd, Handler
 from vdisagg.bench.campaign import Campaign
 from vdisagg.bench.options import Options
 from vdisagg.bench.outcome import load
+from vdisagg.bench.result import Result as Run
 from vdisagg.cli import app
 from vdisagg.cli.bench_end import Results, carry_out
 from vdisagg.errors import Failure, Interrupted, UsageError
@@ -172,13 +173,13 @@ def test_two_files_are_compared(front_end: FakeFrontEnd, tmp_path: Path) -> None
     assert "E2E mean" in [row["metric"] for row in compared["rows"]]
 
 
-def test_a_file_to_compare_that_is_not_there_is_wrong_usage(tmp_path) -> None:
+def test_a_file_to_compare_that_is_not_there_is_wrong_usage(tmp_path: Path) -> None:
     result = run("compare", str(tmp_path / "a.json"), str(tmp_path / "b.json"))
     assert isinstance(result.exception, UsageError)
     assert str(result.exception) == f"{tmp_path}/a.json: can't be read: No such file or directory"
 
 
-def test_the_page_is_written(front_end, tmp_path) -> None:
+def test_the_page_is_written(front_end: FakeFrontEnd, tmp_path: Path) -> None:
     path = tmp_path / "out.html"
     assert bench(front_end, "--report", str(path))[0] == 0
     assert path.read_text().startswith("<!")
@@ -220,7 +221,9 @@ def test_what_cant_be_is_named_before_anything_is_sent(
     assert front_end.bodies == []
 
 
-def test_what_a_file_of_requests_has_itself_is_not_asked_for_beside_it(front_end, tmp_path) -> None:
+def test_what_a_file_of_requests_has_itself_is_not_asked_for_beside_it(
+    front_end: FakeFrontEnd, tmp_path: Path
+) -> None:
     trace = tmp_path / "trace.jsonl"
     trace.write_text('{"timestamp": 0, "input_length": 6, "output_length": 2, "hash_ids": []}\n')
     words = ["--url", front_end.url, "--model", "m", "--dataset", str(trace), "--warmup", "0"]
@@ -245,7 +248,7 @@ def test_options_of_a_bench_before_compare_are_not_dropped() -> None:
 @pytest.mark.parametrize("option", ["--save", "--report"])
 @pytest.mark.parametrize("where", ["nowhere/file", "", "x" * 300, "/dev/null"])
 def test_a_file_that_cant_be_is_named_before_anything_is_sent(
-    front_end, tmp_path, option: str, where: str
+    front_end: FakeFrontEnd, tmp_path: Path, option: str, where: str
 ) -> None:
     path = tmp_path / where
     result = run("--url", front_end.url, "--model", "m", *LOAD, option, str(path))
@@ -254,25 +257,25 @@ def test_a_file_that_cant_be_is_named_before_anything_is_sent(
     assert front_end.bodies == []
 
 
-def test_save_and_report_are_not_one_file(front_end, tmp_path) -> None:
+def test_save_and_report_are_not_one_file(front_end: FakeFrontEnd, tmp_path: Path) -> None:
     path = str(tmp_path / "x")
     result = run("--url", front_end.url, "--model", "m", *LOAD, "--save", path, "--report", path)
     assert isinstance(result.exception, UsageError)
     assert front_end.bodies == []
 
 
-def from_the_second_run(fake: FakeFrontEnd, answer) -> None:
+def from_the_second_run(fake: FakeFrontEnd, answer: Handler) -> None:
     """Three requests are answered well, and then it does something else."""
     good = fake.answer
 
-    async def both(request, body):
+    async def both(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         return await (good if len(fake.bodies) <= 3 else answer)(request, body)
 
     fake.answer = both
 
 
 def test_a_later_run_that_fails_leaves_the_earlier_ones_printed_saved_and_on_the_page(
-    front_end, other, tmp_path
+    front_end: FakeFrontEnd, other: FakeFrontEnd, tmp_path: Path
 ) -> None:
     from_the_second_run(other, busy)
     file, page = tmp_path / "run.json", tmp_path / "out.html"
@@ -291,7 +294,7 @@ def test_a_later_run_that_fails_leaves_the_earlier_ones_printed_saved_and_on_the
     assert f"Cut short: {why}." in page.read_text()
 
 
-def test_a_first_run_that_fails_leaves_nothing(front_end, tmp_path) -> None:
+def test_a_first_run_that_fails_leaves_nothing(front_end: FakeFrontEnd, tmp_path: Path) -> None:
     front_end.answer = busy
     path = tmp_path / "run.json"
     words = ("--url", front_end.url, "--model", "m", "--num-requests", "1", "--save", str(path))
@@ -310,13 +313,14 @@ def test_a_first_run_that_fails_leaves_nothing(front_end, tmp_path) -> None:
     ],
 )
 def test_a_signal_leaves_the_runs_that_had_ended(
-    front_end, tmp_path, number: signal.Signals, code: int, said: str
+    front_end: FakeFrontEnd, tmp_path: Path, number: signal.Signals, code: int, said: str
 ) -> None:
     second = threading.Event()
 
-    async def silent(request, body):
+    async def silent(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         second.set()
         await asyncio.sleep(3600)
+        return web.Response()
 
     from_the_second_run(front_end, silent)
     path = tmp_path / "run.json"
@@ -341,14 +345,14 @@ def test_a_signal_leaves_the_runs_that_had_ended(
         assert (printed["cut_short"], len(printed["runs"])) == (said, 1)
 
 
-def measured(*runs) -> Campaign:
+def measured(*runs: Run) -> Campaign:
     campaign = Campaign(Options(), clock=lambda: 0.0)
     campaign.runs += runs
     return campaign
 
 
 def test_a_file_that_can_no_longer_be_written_costs_neither_the_print_nor_the_exit_code(
-    tmp_path, capsys
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     one = steady("1:2", always(0.2), always(0.1), count=2)
     results = Results(tmp_path / "gone" / "run.json", None, as_json=False)
@@ -370,7 +374,9 @@ def test_a_file_that_can_no_longer_be_written_costs_neither_the_print_nor_the_ex
     assert capsys.readouterr().out.startswith("1:2\n")
 
 
-def test_a_file_that_can_t_be_written_between_runs_does_not_end_the_bench(tmp_path, capsys) -> None:
+def test_a_file_that_can_t_be_written_between_runs_does_not_end_the_bench(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     one = steady("", always(0.2), always(0.1), count=2)
     Results(tmp_path / "gone" / "x.json", None, as_json=False).keep(measured(one).outcome())
     assert (

@@ -1,12 +1,14 @@
 import math
+from typing import Any
 
 import pytest
 
+from vdisagg.bench.datasets.files import Form
 from vdisagg.bench.idle import refuse_idle
 from vdisagg.errors import UsageError
 
 
-def refused(*said: str, form=None, rate_per_s=math.inf) -> str:
+def refused(*said: str, form: Form | None = None, rate_per_s: float = math.inf) -> str:
     try:
         refuse_idle(set(said), form=form, rate_per_s=rate_per_s)
     except UsageError as error:
@@ -36,7 +38,9 @@ def refused(*said: str, form=None, rate_per_s=math.inf) -> str:
         ({"--strict", "--running-usage"}, {}, "--running-usage"),
     ],
 )
-def test_only_what_has_no_part_in_a_load_is_refused(said, more, named: str) -> None:
+def test_only_what_has_no_part_in_a_load_is_refused(
+    said: set[str], more: dict[str, Any], named: str
+) -> None:
     assert refused(*said, **more) == named
 
 

@@ -80,7 +80,7 @@ def test_failed_requests_are_in_no_latency_and_in_no_throughput_but_miss_the_slo
     assert found["goodput"].a == 0.5
 
 
-def died(at: int, *, of: int = 100):
+def died(at: int, *, of: int = 100) -> Result:
     """Two requests a second; from number `at` on each is refused at once."""
     good = [answered(i, 0.1, 0.1) for i in range(at)]
     return result(good + [failed(i, failed_s=i / 2) for i in range(at, of)])

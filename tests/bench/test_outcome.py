@@ -72,7 +72,7 @@ def test_a_file_that_is_no_result_is_named(tmp_path: Path, text: str) -> None:
         load(path)
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path) -> None:
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"x\.json: can't be read: No such file"):
         load(tmp_path / "x.json")
 

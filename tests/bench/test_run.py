@@ -80,7 +80,7 @@ def test_a_failing_warm_up_stops_the_run_and_says_why() -> None:
     assert len(front_end.bodies) == 1
 
 
-async def unknown_fields(request, body):
+async def unknown_fields(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
     """As a server that knows only OpenAI's."""
     unknown = [name for name in ("cache_salt", "ignore_eos") if name in body]
     if unknown:
