@@ -36,7 +36,8 @@ def front_end() -> Iterator[FakeFrontEnd]:
 def served(fake: FakeFrontEnd) -> Iterator[FakeFrontEnd]:
     """It serves from a thread, for the command has an event loop of its own."""
     up = threading.Event()
-    loop = asyncio.new_event_loop()
+    runner = asyncio.Runner()  # which also ends what never answers
+    loop = runner.get_loop()
     end = asyncio.Event()
 
     async def serve() -> None:
@@ -44,13 +45,13 @@ def served(fake: FakeFrontEnd) -> Iterator[FakeFrontEnd]:
             up.set()
             await end.wait()
 
-    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
+    thread = threading.Thread(target=runner.run, args=(serve(),))
     thread.start()
     assert up.wait(10)
     yield fake
     loop.call_soon_threadsafe(end.set)
     thread.join(10)
-    loop.close()
+    runner.close()
 
 
 @pytest.fixture
