@@ -85,9 +85,7 @@ def chosen(file: Path | None, name: str | None) -> str:
     if file is not None and name is not None:
         raise UsageError("say FILE or --name, not both")
     if file is not None:
-        from vdisagg.topology.load import load
-
-        return load(file).name
+        return _named_in(file)
     if name is not None:
         if "/" in name or name.startswith("."):
             raise UsageError(f"{name!r} is no cluster's name; recorded are: {_listed(recorded())}")
@@ -96,6 +94,30 @@ def chosen(file: Path | None, name: str | None) -> str:
     if len(names) != 1:
         raise UsageError(f"which cluster? Say --name; recorded are: {_listed(names)}")
     return names[0]
+
+
+def _named_in(file: Path) -> str:
+    """The name of a file's cluster. It may run although the file has been spoilt or removed since."""
+    from vdisagg.cluster.record import recorded
+    from vdisagg.topology.load import load
+
+    try:
+        if _is_missing(file):  # nobody wants to be shown one to start from
+            raise UsageError(f"{file}: there is no such file")
+        return load(file).name
+    except UsageError as exc:
+        without = f"next: `--name NAME` needs no file; recorded are: {_listed(recorded())}"
+        raise UsageError(f"{exc}\n{without}") from exc
+
+
+def _is_missing(file: Path) -> bool:
+    try:
+        file.stat()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def _listed(names: list[str]) -> str:
