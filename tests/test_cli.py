@@ -198,6 +198,54 @@ def test_an_unreadable_record_is_an_error_and_no_traceback(run: Run, tmp_path: P
         done = run(command)
         assert done.returncode == 1
         assert "not a cluster record" in done.stderr
+        assert "next: `vdisagg down FILE --find`" in done.stderr
+
+
+def test_down_find_goes_on_without_a_record_that_is_unreadable_and_forgets_it(
+    run: Run, topology: Path, tmp_path: Path
+) -> None:
+    directory = tmp_path / "state" / "vdisagg" / "demo"
+    directory.mkdir(parents=True)
+    (directory / "cluster.json").write_text("{")
+    (directory / "admin.sock").touch()
+    done = run("down", str(topology), "--find", HOME=str(tmp_path))
+    assert (done.returncode, done.stdout) == (0, "cluster demo: nothing runs\n")
+    assert "cluster.json: not a cluster record" in done.stderr
+    assert "only the nodes of" in done.stderr
+    assert [path.name for path in directory.iterdir()] == ["lock"]
+
+
+def test_a_record_of_a_newer_version_is_left_alone_by_down_find(
+    run: Run, topology: Path, tmp_path: Path
+) -> None:
+    directory = tmp_path / "state" / "vdisagg" / "demo"
+    directory.mkdir(parents=True)
+    (directory / "cluster.json").write_text('{"format": 1000}')
+    done = run("down", str(topology), "--find", HOME=str(tmp_path))
+    assert done.returncode == 1
+    assert "next: use the vdisagg that started the cluster" in done.stderr
+    assert (directory / "cluster.json").exists()
+
+
+@pytest.mark.parametrize("command", ["down", "status", "events"])
+def test_a_file_that_no_longer_says_which_cluster_is_meant_is_told_with_the_way_round_it(
+    run: Run, topology: Path, tmp_path: Path, command: str
+) -> None:
+    directory = tmp_path / "state" / "vdisagg" / "demo"
+    directory.mkdir(parents=True)
+    (directory / "cluster.json").write_text("{")
+    hint = "next: `--name NAME` needs no file; recorded are: demo"
+    topology.write_text(TOPOLOGY + "decode: {node: here}\n")
+    broken = run(command, str(topology))
+    assert broken.returncode == 2
+    assert "demo.yaml:6:1" in broken.stderr
+    assert broken.stderr.endswith(hint + "\n")
+    topology.unlink()
+    missing = run(command, str(topology))
+    assert missing.returncode == 2
+    assert "demo.yaml: there is no such file" in missing.stderr
+    assert "to start from" not in missing.stderr
+    assert missing.stderr.endswith(hint + "\n")
 
 
 HEAVY = ("pydantic", "yaml", "paramiko", "aiohttp", "zmq", "rich", "ssl", "http.client")

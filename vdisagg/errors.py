@@ -7,6 +7,7 @@ Error
     ├── PlanConflict      a port or a GPU that the plan needs is taken
     ├── PreflightFailed   nodes are not fit for the plan: names every finding
     ├── ClusterBusy       another command holds the cluster's lock
+    ├── RecordUnreadable  what runs can't be read from the cluster's record
     ├── LaunchFailed      a process died or did not become ready in time
     │   └── Occupied      …or something that another launch has started lives in its place
     ├── ControllerGone    the controller does not answer on its admin socket
@@ -75,6 +76,10 @@ class PreflightFailed(Failure):
 
 class ClusterBusy(Failure):
     """Another command holds the cluster's lock."""
+
+
+class RecordUnreadable(Failure):
+    """The cluster's record cannot be read, or is none."""
 
 
 class LaunchFailed(Failure):

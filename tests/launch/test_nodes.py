@@ -414,7 +414,7 @@ class SlowRunner:
         self.let_go = threading.Event()
         self.asked = 0
 
-    def observe_all(self, processes: list[Process]) -> list[Observation]:
+    def observe_all(self, processes: list[Process], started: object) -> list[Observation]:
         self.asked += 1
         assert self.let_go.wait(20)
         return [Observation("running")] * len(processes)
@@ -517,7 +517,7 @@ class WorkingRunner:
         self.watch = watch
         self.asked = 0
 
-    def observe_all(self, processes: list[Process]) -> list[Observation]:
+    def observe_all(self, processes: list[Process], started: object) -> list[Observation]:
         self.asked += 1
         self.watch.now += 1.0
         return [Observation("running", pid=self.asked)] * len(processes)

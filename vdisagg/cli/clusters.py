@@ -20,7 +20,7 @@ from vdisagg.cli.base import (
     say_on_stderr,
     take_down,
 )
-from vdisagg.errors import UsageError
+from vdisagg.errors import RecordUnreadable, UsageError
 
 if TYPE_CHECKING:
     from vdisagg.cluster.snapshot import DownResult
@@ -197,8 +197,12 @@ def _find_and_end(file: Path) -> DownResult:
     topology = load(file)
     plan = make_plan(topology, here_for(topology), file=file.absolute())
     directory = state_directory(plan.name)
-    with nodes_of(directory) as nodes:
-        known = end(nodes, state_directory=directory, say=say_on_stderr)
+    known = None
+    try:
+        with nodes_of(directory) as nodes:
+            known = end(nodes, state_directory=directory, say=say_on_stderr)
+    except RecordUnreadable as exc:
+        say_on_stderr(f"{str(exc).partition(';')[0]}; so only the nodes of {file} are searched")
     with Nodes(plan, directory) as nodes:
         found = down_found(plan, nodes, state_directory=directory, say=say_on_stderr)
-    return known.and_also(found)
+    return known.and_also(found) if known is not None else found

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from vdisagg.cluster import leftovers
-from vdisagg.errors import ClusterBusy, Failure
+from vdisagg.errors import ClusterBusy, Failure, RecordUnreadable
 from vdisagg.plan.model import Plan
 
 if TYPE_CHECKING:
@@ -35,6 +35,10 @@ LOG_FILE = "log"
 OLD_LOG_FILE = "log.1"
 SWITCHES_DIRECTORY = "switches"
 
+WITHOUT = (
+    "next: `vdisagg down FILE --find`, with its topology file, ends what runs of it all the same, and "
+    "forgets the record"
+)
 PATIENCE_S = 0.3  # `status` looks at the lock by taking it for an instant; that is not "busy"
 
 
@@ -100,7 +104,7 @@ def recorded() -> list[str]:
 def read(directory: Path) -> Record | None:
     """The record in a state directory, or None when there is none.
 
-    Raises Failure when it is not readable or was written by a newer version.
+    Raises RecordUnreadable, and Failure when it was written by a newer version.
     """
     path = directory / RECORD_FILE
     try:
@@ -108,7 +112,7 @@ def read(directory: Path) -> Record | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as exc:
-        raise Failure(f"{path}: cannot be read: {exc.strerror}") from exc
+        raise RecordUnreadable(f"{path}: cannot be read: {exc.strerror}; {WITHOUT}") from exc
     try:
         version = msgspec.json.decode(text, type=_Format).format
         if version > FORMAT:
@@ -118,10 +122,7 @@ def read(directory: Path) -> Record | None:
             )
         return msgspec.json.decode(text, type=Record)
     except msgspec.DecodeError as exc:
-        raise Failure(
-            f"{path}: not a cluster record: {exc}; next: if nothing of it runs any more "
-            f"(look at {directory}/*/process.json), delete the file"
-        ) from exc
+        raise RecordUnreadable(f"{path}: not a cluster record: {exc}; {WITHOUT}") from exc
 
 
 def write(directory: Path, record: Record) -> None:

@@ -48,6 +48,16 @@ class Observation(msgspec.Struct, frozen=True):
     """Living processes of its session or group, the leader first if it lives."""
     reason: str = ""
     """Why its node did not answer."""
+    lost: bool = False
+    """Whether it lives although what its guard had written of it is lost."""
+
+    @property
+    def how_lost(self) -> str:
+        """What that means, for people."""
+        return (
+            "runs on, but its directory, or process.json in it, was removed or damaged: nobody starts it "
+            "again when it fails; next: down, then up, when that suits"
+        )
 
     @property
     def how_it_ended(self) -> str:

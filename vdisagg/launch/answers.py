@@ -11,7 +11,7 @@ from vdisagg.cluster.snapshot import Observation
 from vdisagg.launch.runner import Found, Mark, Stopped
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from vdisagg.plan.model import Process, Restart
 
@@ -38,6 +38,14 @@ def job(
         "mark": msgspec.to_builtins(mark),
         "restart": msgspec.to_builtins(restart),
     }
+
+
+def starts(
+    processes: Sequence[Process], started: Mapping[str, Started]
+) -> dict[str, dict[str, Any]]:
+    """What `guard.py observe` and `stop` read on stdin: what is recorded of these, by directory."""
+    known = ((process.directory, started.get(process.name)) for process in processes)
+    return {place: msgspec.to_builtins(one) for place, one in known if one is not None}
 
 
 def started(process: Process, answer: dict[str, Any]) -> Started:

@@ -6,7 +6,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
-from vdisagg.cluster import leftovers, record
+from vdisagg.cluster import record
 from vdisagg.cluster.admin import SOCKET_NAME
 from vdisagg.cluster.snapshot import DownResult
 from vdisagg.errors import Failure
@@ -47,12 +47,13 @@ def down(
         if recorded is None:
             return DownResult(name, ran=False, ended={}, log_files={})
         plan = recorded.plan
-        ended = end_processes(plan.processes(), runner_for, plan.timeouts.stop_s)
+        ended = end_processes(
+            plan.processes(), runner_for, plan.timeouts.stop_s, recorded.processes
+        )
         _refuse_faults(name, ended.faults)
         _refuse_faults(name, far_controller.forget((plan.controller,), runner_for))
         not_ours = tuple(instance.name for instance in plan.manual_instances())
-        record.remove(state_directory)
-        (state_directory / SOCKET_NAME).unlink(missing_ok=True)  # a killed controller leaves it
+        _forget(state_directory)
         return DownResult(
             name, ran=True, ended=ended.pids, log_files=log_files(plan), not_ours=not_ours
         )
@@ -68,7 +69,7 @@ def down_found(
 ) -> DownResult:
     """End whatever runs under the plan's name on its nodes, found by the marks that guards leave.
 
-    For a run whose record is lost, on this machine or another. Raises ClusterBusy, and Failure that
+    For a run whose record is lost, on this machine or another, or unreadable. Raises ClusterBusy, and Failure that
     names every node that could not be searched and whatever would not end.
     """
     with (
@@ -81,10 +82,15 @@ def down_found(
         _refuse_faults(plan.name, (*unsearched, *ended.faults))
         controllers = [process for process in found if process.kind == "controller"]
         _refuse_faults(plan.name, far_controller.forget(controllers, runner_for))
-        leftovers.remove(state_directory)
+        _forget(state_directory)  # an unreadable record: what a readable one names was ended before
         there = {p.name: f"{p.directory}/{record.LOG_FILE}" for p in found if ended.pids[p.name]}
         pids = {name: ended.pids[name] for name in there}
         return DownResult(plan.name, ran=bool(there), ended=pids, log_files=there)
+
+
+def _forget(state_directory: Path) -> None:
+    record.remove(state_directory)
+    (state_directory / SOCKET_NAME).unlink(missing_ok=True)  # a killed controller leaves it
 
 
 def _search(
@@ -102,6 +108,7 @@ def _search(
         {name: partial(_find, runner_for, name, tuple(there)) for name, there in folders.items()}
     )
     processes: dict[tuple[str, str], Process] = {}
+    kinds = {process.name: process.kind for process in plan.processes()}
     unsearched = []
     for node, outcome in searched.items():
         if isinstance(outcome, Failure):
@@ -116,7 +123,8 @@ def _search(
                 say(f"found on {node}: {one.name}, pids {list(one.living)}")
             processes[node, one.directory] = Process(
                 name=f"{one.directory if one.name in names else one.name} on {node}",
-                kind=one.kind or "prefill",  # of unknown ones none has to be ended first or last
+                # Of unknown ones none has to be ended first or last.
+                kind=one.kind or kinds.get(one.name, "prefill"),
                 node=node,
                 argv=(),
                 env={},

@@ -10,10 +10,12 @@ import msgspec
 from vdisagg.errors import Failure, LaunchFailed
 from vdisagg.launch.background import at_once
 from vdisagg.launch.lookout import by_node
+from vdisagg.launch.runner import NOTHING_STARTED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
+    from vdisagg.cluster.record import Started
     from vdisagg.launch.runner import RunnerFor
     from vdisagg.plan.model import Kind, Process
 
@@ -34,9 +36,14 @@ class Ended(msgspec.Struct, frozen=True):
     """What is left, and why; empty when nothing is."""
 
 
-def end_processes(processes: Iterable[Process], runner_for: RunnerFor, grace_s: float) -> Ended:
+def end_processes(
+    processes: Iterable[Process],
+    runner_for: RunnerFor,
+    grace_s: float,
+    started: Mapping[str, Started] = NOTHING_STARTED,
+) -> Ended:
     """TERM, grace, KILL for every process given and its group; returns once nothing is left, or
-    says what is.
+    says what is. `started`: what is recorded of them, by name.
 
     A node that can't be reached holds up none of the others, and is tried once.
     """
@@ -48,7 +55,8 @@ def end_processes(processes: Iterable[Process], runner_for: RunnerFor, grace_s: 
     for kinds in ORDER:
         now = by_node(p for p in waiting if p.kind in kinds and p.node not in lost)
         work = {
-            node: partial(_end, together, runner_for, grace_s) for node, together in now.items()
+            node: partial(_end, together, runner_for, grace_s, started)
+            for node, together in now.items()
         }
         for node, outcome in at_once(work).items():
             if isinstance(outcome, LaunchFailed):  # the node answers: what else is there is tried
@@ -73,13 +81,16 @@ def _names(processes: Iterable[Process]) -> str:
 
 
 def _end(
-    processes: list[Process], runner_for: RunnerFor, grace_s: float
+    processes: list[Process],
+    runner_for: RunnerFor,
+    grace_s: float,
+    started: Mapping[str, Started],
 ) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
     """For each: the pids that were ended, and those that are left."""
     try:
         runner = runner_for(processes[0].node)
-        stopped = runner.stop_all(processes, grace_s)
-        seen = runner.observe_all(processes)
+        stopped = runner.stop_all(processes, grace_s, started)
+        seen = runner.observe_all(processes, started)
     except OSError as exc:
         raise LaunchFailed(f"{exc.filename}: {exc.strerror}") from exc
     return [

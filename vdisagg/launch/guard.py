@@ -13,7 +13,12 @@ object with `error` where it fails. Directories may begin with `~/`, the home of
 
 A process is known by its pid together with its start time in clock ticks since boot and the boot's
 id: a recycled pid never matches. What belongs to it is every process of its session or process
-group; names and command lines are never looked at, since vLLM's processes rename themselves.
+group; its name and command line are never looked at, since vLLM's processes rename themselves.
+
+Should its directory be removed, or what is written there lost, then a living guard is known by its own
+words, and what it guards by being its child. `observe` and `stop` also take, as JSON on stdin, what the
+launcher has recorded of the starts, {directory: object}: for a guard that is dead, or a folder that has
+been moved.
 """
 
 from __future__ import annotations
@@ -31,11 +36,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # not at run time: Python 3.8 has no dict[…]
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     Value = dict[str, Any]  # an object as JSON has it
     Living = Callable[[], list[int]]
     Table = dict[int, Value]  # what read_stat says, by pid
+    Starts = Mapping[str, Value]  # what the launcher has recorded of starts, by directory
 
 PROCESS_FILE = "process.json"
 EXIT_FILE = "exit.json"
@@ -56,6 +62,8 @@ LOOK_S = 1.0  # how often a guard looks for stopped processes in its group
 MEMBERS_S = 10.0  # how often it looks for new ones there: that reads every process of the machine
 LONGEST_BACKOFF_S = 60.0
 ENDS_KEPT = 5  # in process.json
+IDENTITY = {"pid", "start_ticks", "guard_pid", "guard_start_ticks", "boot_id"}  # of a process there
+NO_STARTS: Starts = {}
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 
 
@@ -79,7 +87,7 @@ def boot_id() -> str:
 
 
 def read_stat(pid: int) -> Value | None:
-    """State, process group, session and start time of a process; None when it does not exist."""
+    """State, parent, process group, session and start time of a process; None when there is none."""
     try:
         descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
     except (FileNotFoundError, ProcessLookupError):  # the latter if it ends while being opened
@@ -95,6 +103,7 @@ def read_stat(pid: int) -> Value | None:
     ].split()  # the name before it may hold blanks and brackets
     return {
         "state": fields[0].decode(),
+        "parent": int(fields[1]),
         "group": int(fields[2]),
         "session": int(fields[3]),
         "start_ticks": int(fields[19]),
@@ -178,10 +187,107 @@ def locked(directory: Path) -> Iterator[None]:
         yield
 
 
-def record_of(directory: Path) -> Value | None:
-    """What process.json says, if it was written since the machine's last boot."""
+def read_record(directory: Path) -> Value | None:
+    """What process.json says; None where it is missing or damaged."""
     record = read_json(directory / PROCESS_FILE)
-    return record if record is not None and record.get("boot_id") == boot_id() else None
+    return record if record is not None and record.keys() >= IDENTITY else None
+
+
+def record_of(directory: Path) -> Value | None:
+    """The same, if it was written since the machine's last boot."""
+    record = read_record(directory)
+    return record if record is not None and record["boot_id"] == boot_id() else None
+
+
+# Where process.json is lost
+
+
+class Look:
+    """The machine at one moment, for many questions."""
+
+    def __init__(self) -> None:
+        self.table = read_table()
+        self._guards: dict[str, list[int]] | None = None
+
+    def guards(self) -> dict[str, list[int]]:
+        """This user's guards, by the directory that they were started for."""
+        if self._guards is None:
+            self._guards = {}
+            for pid, stat in self.table.items():
+                # As `daemonise` leaves it; whoever waits for that has the same words.
+                if stat["group"] == pid != stat["session"]:
+                    directory = guarded_by(pid)
+                    if directory is not None:
+                        self._guards.setdefault(directory, []).append(pid)
+        return self._guards
+
+    def led_by_children_of(self, guard: int) -> list[int]:
+        """The process that a guard has started, and orphans of it that it took in, in sessions of theirs."""
+        led = [
+            pid
+            for pid, stat in self.table.items()
+            if stat["parent"] == guard and stat["session"] == pid and not is_over(pid, stat)
+        ]
+        return sorted(led, key=lambda pid: self.table[pid]["start_ticks"])
+
+
+def guarded_by(pid: int) -> str | None:
+    """The directory that a guard of this user was started for; None where it is none.
+
+    One with another root is in a container: the same path means another place there.
+    """
+    place = Path(f"/proc/{pid}")
+    try:
+        words = (place / "cmdline").read_bytes().rstrip(b"\0").split(b"\0")
+        if len(words) < 3 or words[-2] != b"start" or words[-3].split(b"/")[-1] != b"guard.py":
+            return None
+        if place.stat().st_uid != os.geteuid() or not (place / "root").samefile("/"):
+            return None
+        directory = os.fsdecode(words[-1])
+        if directory.startswith("~/"):
+            variables = (place / "environ").read_bytes().split(b"\0")
+            homes = [os.fsdecode(one[5:]) for one in variables if one.startswith(b"HOME=")]
+            directory = f"{homes[0] if homes else Path.home()}{directory[1:]}"
+    except OSError:  # it has ended, or is another user's
+        return None
+    return str(Path(directory))
+
+
+def lost_records(directory: Path, look: Look, started: Value | None = None) -> list[Value]:
+    """What process.json would say where it is lost, of each session that lives; empty where none does.
+
+    `started`: what the launcher has recorded of the start. A restart has changed the process's pid since,
+    but not its guard's.
+    """
+    known = started if started is not None and started["boot_id"] == boot_id() else None
+    guards = {pid: look.table[pid]["start_ticks"] for pid in look.guards().get(str(directory), [])}
+    if known is not None and is_alive(known["guard_pid"], known["guard_start_ticks"]):
+        guards[known["guard_pid"]] = known["guard_start_ticks"]
+    found = [
+        {
+            "pid": leader,
+            "start_ticks": look.table[leader]["start_ticks"],
+            "guard_pid": guard,
+            "guard_start_ticks": guard_start_ticks,
+            "boot_id": boot_id(),
+        }
+        for guard, guard_start_ticks in guards.items()
+        for leader in look.led_by_children_of(guard)
+    ]
+    if found or known is None:
+        return found
+    members = members_of(known["pid"], known["start_ticks"], look.table)
+    return [known] if members or known["guard_pid"] in guards else []
+
+
+def records_of(directory: Path, started: Value | None = None) -> list[Value]:
+    """What process.json says of this boot's process, or would say if it is lost."""
+    record = record_of(directory)
+    return [record] if record is not None else lost_records(directory, Look(), started)
+
+
+def members_of_all(records: list[Value]) -> list[int]:
+    return [pid for one in records for pid in members_of(one["pid"], one["start_ticks"])]
 
 
 # start
@@ -246,10 +352,7 @@ def start_process(
 
 def refuse_second(directory: Path, name: str) -> None:
     """Raises OccupiedError."""
-    record = record_of(directory)
-    if record is None:
-        return
-    living = members_of(record["pid"], record["start_ticks"])
+    living = members_of_all(records_of(directory))
     if living:
         raise OccupiedError(
             f"{name}: already runs in {directory} as pid {living[0]}; next: take that cluster down"
@@ -529,24 +632,27 @@ def reap_orphans() -> None:
 # observe and stop
 
 
-def observe_all(directories: list[Path]) -> list[Value]:
-    """`observe` for each, with one look at the machine."""
-    table = read_table()
-    return [observe(directory, table) for directory in directories]
+def observe_all(directories: list[Path], started: Starts = NO_STARTS) -> list[Value]:
+    """`observe` for each, with one look at the machine. `started`: by directory."""
+    look = Look()
+    return [observe(place, look, started.get(str(place))) for place in directories]
 
 
-def observe(directory: Path, table: Table | None = None) -> Value:
+def observe(directory: Path, look: Look | None = None, started: Value | None = None) -> Value:
     """What there is to see of the process that was last started in `directory`.
 
     `state`: never (nothing was started), running, restarting (it has ended, and its guard will start
     it again at `restart_at`), exited (code or signal known), gone (not alive, and no guard lived to see
     how it ended). `members`: living processes of its group. `stopped`: whether one of them is stopped
     by a signal. Code, signal, `ended_at` and `end_reason` are the last end's: of a running process, its
-    predecessor's.
+    predecessor's. `lost`: whether it is known in spite of its process.json, which is missing or damaged.
     """
-    written = read_json(directory / PROCESS_FILE)
+    written = read_record(directory)
+    lost = lost_records(directory, look or Look(), started) if written is None else []
+    written = written or next(iter(lost), None)
     seen: Value = {
         "state": "never",
+        "lost": bool(lost),
         **told_end(),
         "pid": None,
         "guard_pid": None,
@@ -560,13 +666,13 @@ def observe(directory: Path, table: Table | None = None) -> Value:
     if written is None:
         return seen
     pid, start_ticks = written["pid"], written["start_ticks"]
-    seen.update({"pid": pid, "guard_pid": written["guard_pid"], "started_at": written["at"]})
+    seen.update({"pid": pid, "guard_pid": written["guard_pid"], "started_at": written.get("at")})
     seen["generation"] = written.get("generation", 1)
     if written["boot_id"] == boot_id():
-        if table is None or (pid not in table and is_alive(pid, start_ticks)):
-            table = read_table()  # it was started after the look
-        seen["members"] = members_of(pid, start_ticks, table)
-        seen["stopped"] = any(table[member]["state"] == "T" for member in seen["members"])
+        if look is None or (pid not in look.table and is_alive(pid, start_ticks)):
+            look = Look()  # it was started after the last one
+        seen["members"] = members_of(pid, start_ticks, look.table)
+        seen["stopped"] = any(look.table[member]["state"] == "T" for member in seen["members"])
         seen["guard_alive"] = is_alive(written["guard_pid"], written["guard_start_ticks"])
     if pid in seen["members"]:
         seen["state"] = "running"
@@ -648,32 +754,31 @@ def wait_until_none(
         time.sleep(POLL_S)
 
 
-def stop_all(directories: list[Path], grace_s: float) -> list[Value]:
-    """`stop` for each, all at once, in their order."""
+def stop_all(directories: list[Path], grace_s: float, started: Starts = NO_STARTS) -> list[Value]:
+    """`stop` for each, all at once, in their order. `started`: by directory."""
     from concurrent.futures import ThreadPoolExecutor  # here: it takes as long as all else to load
 
     with ThreadPoolExecutor(max_workers=max(1, len(directories))) as pool:
-        return list(pool.map(lambda directory: stop(directory, grace_s), directories))
+        done = pool.map(lambda one: stop(one, grace_s, started.get(str(one))), directories)
+        return list(done)
 
 
-def stop(directory: Path, grace_s: float) -> Value:
-    """End everything that was started in `directory` and is recorded there; do it any number of times.
+def stop(directory: Path, grace_s: float, started: Value | None = None) -> Value:
+    """End everything that was started in `directory`; do it any number of times.
 
     Returns {"ended": [pids], "left": [pids that even KILL did not end], "guard_killed": bool}.
     """
-    if not directory.is_dir():
-        return {"ended": [], "left": [], "guard_killed": False}
-    # Waits for a start that is under way, and calls off later ones.
-    with locked(directory), contextlib.suppress(FileNotFoundError):
-        (directory / TICKET_FILE).unlink()
-    record = record_of(directory)
-    if record is None:
-        return {"ended": [], "left": [], "guard_killed": False}
-    ended, left = end(lambda: members_of(record["pid"], record["start_ticks"]), grace_s)
-    guard, guard_ticks = record["guard_pid"], record["guard_start_ticks"]
+    if directory.is_dir():
+        # Waits for a start that is under way, and calls off later ones.
+        with locked(directory), contextlib.suppress(FileNotFoundError):
+            (directory / TICKET_FILE).unlink()
+    records = records_of(directory, started)
+    guards = {record["guard_pid"]: record["guard_start_ticks"] for record in records}
 
     def living_guard() -> list[int]:
-        return [guard] if is_alive(guard, guard_ticks) else []
+        return [pid for pid, start_ticks in guards.items() if is_alive(pid, start_ticks)]
+
+    ended, left = end(lambda: members_of_all(records), grace_s)
 
     send(living_guard(), signal.SIGTERM)  # it may be about to start the process again
     killed = False
@@ -687,19 +792,20 @@ def stop(directory: Path, grace_s: float) -> Value:
 def find(folders: list[Path]) -> list[Value]:
     """What has been started, or may still be, in any directory of these folders, whoever asked for it.
 
-    Each is {"directory", "process": what process.json says or None, "members", "guard_alive"}.
+    Each is {"directory", "process": what process.json says, or would say, or None, "members",
+    "guard_alive"}.
     """
-    table = read_table()
+    look = Look()
+    directories = {path for folder in folders if folder.is_dir() for path in folder.iterdir()}
+    removed = {Path(directory) for directory in look.guards()}
+    directories |= {directory for directory in removed if directory.parent in folders}
     found = []
-    for folder in folders:
-        directories = sorted(folder.iterdir()) if folder.is_dir() else []
-        for directory in directories:
-            started = read_json(directory / PROCESS_FILE)
-            if started is None and not (directory / TICKET_FILE).exists():
-                continue
-            seen = observe(directory, table)
-            kept = {"process": started, "members": seen["members"]}
-            found.append({"directory": str(directory), "guard_alive": seen["guard_alive"], **kept})
+    for directory in sorted(directories):
+        seen = observe(directory, look)
+        if seen["process"] is None and not (directory / TICKET_FILE).exists():
+            continue
+        kept = {name: seen[name] for name in ("process", "members", "guard_alive")}
+        found.append({"directory": str(directory), **kept})
     return found
 
 
@@ -790,6 +896,12 @@ def start_command(directory: Path) -> None:
         sys.exit(1)
 
 
+def read_starts() -> Starts:
+    """What the launcher has recorded of starts, by directory, from stdin; nothing where it is empty."""
+    text = "" if sys.stdin.isatty() else sys.stdin.read()
+    return {str(Path(at_home(place))): one for place, one in json.loads(text or "{}").items()}
+
+
 def main(words: list[str]) -> None:
     try:
         do(words)
@@ -805,9 +917,9 @@ def do(words: list[str]) -> None:
     elif command == "ticket" and len(places) == 1:
         say({"ticket": issue_ticket(places[0])})
     elif command == "observe":
-        say(observe_all(places))
+        say(observe_all(places, read_starts()))
     elif command == "stop" and places:
-        say(stop_all(places[1:], float(words[1])))
+        say(stop_all(places[1:], float(words[1]), read_starts()))
     elif command == "find":
         say(find(places))
     else:

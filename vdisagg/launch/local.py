@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from vdisagg.cluster.admin import exchange
 from vdisagg.errors import Failure, LaunchFailed, Occupied
 from vdisagg.launch import answers, guard, logfile, ports
+from vdisagg.launch.runner import NOTHING_STARTED
 from vdisagg.plan.model import Restart
 
 if TYPE_CHECKING:
@@ -63,14 +64,28 @@ class LocalRunner:
     def observe(self, process: Process) -> Observation:
         return self.observe_all([process])[0]
 
-    def observe_all(self, processes: Sequence[Process]) -> list[Observation]:
-        return [answers.observation(seen) for seen in guard.observe_all(_directories(processes))]
+    def observe_all(
+        self, processes: Sequence[Process], started: Mapping[str, Started] = NOTHING_STARTED
+    ) -> list[Observation]:
+        seen = guard.observe_all(_directories(processes), _starts(processes, started))
+        return [answers.observation(one) for one in seen]
 
-    def stop(self, process: Process, grace_s: float) -> Stopped:
-        return self.stop_all([process], grace_s)[0]
+    def stop(
+        self,
+        process: Process,
+        grace_s: float,
+        started: Mapping[str, Started] = NOTHING_STARTED,
+    ) -> Stopped:
+        return self.stop_all([process], grace_s, started)[0]
 
-    def stop_all(self, processes: Sequence[Process], grace_s: float) -> list[Stopped]:
-        return [answers.stopped(done) for done in guard.stop_all(_directories(processes), grace_s)]
+    def stop_all(
+        self,
+        processes: Sequence[Process],
+        grace_s: float,
+        started: Mapping[str, Started] = NOTHING_STARTED,
+    ) -> list[Stopped]:
+        done = guard.stop_all(_directories(processes), grace_s, _starts(processes, started))
+        return [answers.stopped(one) for one in done]
 
     def remove(self, process: Process, names: Sequence[str]) -> None:
         try:
@@ -110,6 +125,14 @@ def _directory(process: Process) -> Path:
 
 def _directories(processes: Sequence[Process]) -> list[Path]:
     return [_directory(process) for process in processes]
+
+
+def _starts(
+    processes: Sequence[Process], started: Mapping[str, Started]
+) -> dict[str, dict[str, Any]]:
+    """What is recorded of these processes' starts, by directory as `_directories` has them."""
+    told = answers.starts(processes, started)
+    return {str(Path(directory).expanduser()): one for directory, one in told.items()}
 
 
 def _run_guard(process: Process, job: str) -> str:

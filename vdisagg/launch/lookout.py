@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 from vdisagg.cluster.snapshot import Observation
 from vdisagg.errors import Failure
 from vdisagg.launch.background import in_background
+from vdisagg.launch.runner import NOTHING_STARTED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from vdisagg.cluster.record import Started
     from vdisagg.launch.runner import RunnerFor
     from vdisagg.plan.model import Plan, Process
 
@@ -35,11 +37,17 @@ class Lookout:
     """Looks at all nodes of a plan; one that is slow is waited for by nobody, and not asked twice."""
 
     def __init__(
-        self, plan: Plan, runner_for: RunnerFor, *, clock: Callable[[], float] = time.monotonic
+        self,
+        plan: Plan,
+        runner_for: RunnerFor,
+        started: Mapping[str, Started] = NOTHING_STARTED,
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`started`: what is recorded of the processes, by name."""
         self._processes = plan.processes()
         self._nodes = {
-            name: _Node(name, processes, runner_for, clock)
+            name: _Node(name, processes, runner_for, started, clock)
             for name, processes in by_node(self._processes).items()
         }
 
@@ -70,11 +78,13 @@ class _Node:
         name: str,
         processes: list[Process],
         runner_for: RunnerFor,
+        started: Mapping[str, Started],
         clock: Callable[[], float],
     ) -> None:
         self._name = name
         self._processes = processes
         self._runner_for = runner_for
+        self._started = started
         self._clock = clock
         self._asked: Future[list[Observation]] | None = None
         self._asked_at = 0.0
@@ -114,7 +124,7 @@ class _Node:
     def _observe(self) -> list[Observation]:
         begun = self._clock()
         try:
-            return self._runner_for(self._name).observe_all(self._processes)
+            return self._runner_for(self._name).observe_all(self._processes, self._started)
         finally:
             self._took_s = self._clock() - begun
 
@@ -144,10 +154,14 @@ def _wait(asked: set[Future[list[Observation]]], limit_s: float) -> None:
 
 
 def observe_all(
-    plan: Plan, runner_for: RunnerFor, *, limit_s: float = LOOK_LIMIT_S
+    plan: Plan,
+    runner_for: RunnerFor,
+    started: Mapping[str, Started] = NOTHING_STARTED,
+    *,
+    limit_s: float = LOOK_LIMIT_S,
 ) -> dict[str, Observation]:
     """One look at every process of the plan, by name, in launch order."""
-    return Lookout(plan, runner_for).look(limit_s)
+    return Lookout(plan, runner_for, started).look(limit_s)
 
 
 def unreachable(plan: Plan, observations: Mapping[str, Observation]) -> list[str]:

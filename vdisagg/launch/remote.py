@@ -14,6 +14,7 @@ from vdisagg.cluster.admin import SOCKET_NAME
 from vdisagg.errors import Failure, LaunchFailed, Occupied, Unreachable
 from vdisagg.launch import answers, errands, guard, logfile, ports
 from vdisagg.launch.local import NEVER, NO_FILES, START_LIMIT_S, SWITCHES
+from vdisagg.launch.runner import NOTHING_STARTED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -64,15 +65,30 @@ class RemoteRunner:
     def observe(self, process: Process) -> Observation:
         return self.observe_all([process])[0]
 
-    def observe_all(self, processes: Sequence[Process]) -> list[Observation]:
-        return [answers.observation(seen) for seen in self._guard("observe", *_places(processes))]
+    def observe_all(
+        self, processes: Sequence[Process], started: Mapping[str, Started] = NOTHING_STARTED
+    ) -> list[Observation]:
+        told = json.dumps(answers.starts(processes, started))
+        seen = self._guard("observe", *_places(processes), stdin=told)
+        return [answers.observation(one) for one in seen]
 
-    def stop(self, process: Process, grace_s: float) -> Stopped:
-        return self.stop_all([process], grace_s)[0]
+    def stop(
+        self,
+        process: Process,
+        grace_s: float,
+        started: Mapping[str, Started] = NOTHING_STARTED,
+    ) -> Stopped:
+        return self.stop_all([process], grace_s, started)[0]
 
-    def stop_all(self, processes: Sequence[Process], grace_s: float) -> list[Stopped]:
+    def stop_all(
+        self,
+        processes: Sequence[Process],
+        grace_s: float,
+        started: Mapping[str, Started] = NOTHING_STARTED,
+    ) -> list[Stopped]:
         words = ("stop", str(grace_s), *_places(processes))
-        done = self._guard(*words, limit_s=grace_s + STOP_MARGIN_S)
+        told = json.dumps(answers.starts(processes, started))
+        done = self._guard(*words, stdin=told, limit_s=grace_s + STOP_MARGIN_S)
         return [answers.stopped(one) for one in done]
 
     def remove(self, process: Process, names: Sequence[str]) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
     RunnerFor = Callable[[str], "Runner"]
     """The runner of a node, by the node's name."""
+
+NOTHING_STARTED: Final[Mapping[str, Started]] = MappingProxyType({})
 
 
 class Mark(msgspec.Struct, frozen=True):
@@ -76,17 +79,24 @@ class Runner(Protocol):
     def observe(self, process: Process) -> Observation:
         """What there is to see of the process that was last started in `process.directory`."""
 
-    def observe_all(self, processes: Sequence[Process]) -> list[Observation]:
-        """`observe` for each, in one go."""
+    def observe_all(
+        self, processes: Sequence[Process], started: Mapping[str, Started] = ...
+    ) -> list[Observation]:
+        """`observe` for each, in one go. `started`: what is recorded of them, by name, so that one whose
+        files are lost is known all the same."""
 
-    def stop(self, process: Process, grace_s: float) -> Stopped:
+    def stop(
+        self, process: Process, grace_s: float, started: Mapping[str, Started] = ...
+    ) -> Stopped:
         """TERM to the whole group, KILL after the grace time, its guard too; idempotent.
 
         Also calls off a start that is still under way.
         """
 
-    def stop_all(self, processes: Sequence[Process], grace_s: float) -> list[Stopped]:
-        """`stop` for each, all at once."""
+    def stop_all(
+        self, processes: Sequence[Process], grace_s: float, started: Mapping[str, Started] = ...
+    ) -> list[Stopped]:
+        """`stop` for each, all at once. `started`: as for `observe_all`."""
 
     def remove(self, process: Process, names: Sequence[str]) -> None:
         """Remove files in the process's directory, in this order; those that aren't there are no fault.

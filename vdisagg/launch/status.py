@@ -40,7 +40,7 @@ def status(
         at_work = f"{holder} is at work on it" if holder else "nothing runs"
         return ClusterView(name, "absent", False, (at_work,), str(state_directory), holder=holder)
     plan = recorded.plan
-    observations = observe_all(plan, runner_for, limit_s=NODES_LIMIT_S)
+    observations = observe_all(plan, runner_for, recorded.processes, limit_s=NODES_LIMIT_S)
     controller, silence = ask_controller(plan, state_directory, runner_for, timeout_s=ADMIN_LIMIT_S)
     phase = _phase(recorded, holder)
     problems = [
@@ -99,6 +99,8 @@ def _process_problems(plan: Plan, observations: dict[str, Observation], now: flo
     for name, seen in observations.items():
         if seen.state == "running" and not seen.guard_alive:
             problems.append(f"{name}: its guard (pid {seen.guard_pid}) is gone; it runs on")
+        elif seen.state == "running" and seen.lost:
+            problems.append(f"{name}: {seen.how_lost}")
         if seen.stopped:
             problems.append(f"{name}: is stopped by a signal{_outlook(plan, seen)}")
         if seen.state == "never":

@@ -130,7 +130,7 @@ def _living_record(
         return None
     name = earlier.plan.name
     runners = runner_for if runners_of is None else runners_of(earlier.plan)
-    observations = observe_all(earlier.plan, runners)
+    observations = observe_all(earlier.plan, runners, earlier.processes)
     lost = unreachable(earlier.plan, observations)
     if not lost and not any(seen.members or seen.guard_alive for seen in observations.values()):
         report.say(f"nothing of the last run of {name} is left; starting afresh")
@@ -212,7 +212,7 @@ class _Launch:
         self._begun = clock()
         self._record = earlier or Record(self.plan, now(), os.getpid(), "starting", {})
         self._recording = threading.Lock()
-        self._lookout = Lookout(self.plan, runner_for)
+        self._lookout = Lookout(self.plan, runner_for, self._record.processes)
         self._lost_at: dict[str, float] = {}
         """Since when nothing has been heard of a process that is not ready either."""
         self._broken: list[str] = []
@@ -226,7 +226,7 @@ class _Launch:
     def adopt(self) -> None:
         """Go on from an up that ended half-way: what runs is kept."""
         earlier = self._record
-        self._left = observe_all(self.plan, self._runner_for)
+        self._left = observe_all(self.plan, self._runner_for, self._record.processes)
         self.adopted = {n: seen for n, seen in self._left.items() if seen.state == "running"}
         self._record = msgspec.structs.replace(earlier, by_pid=os.getpid())
         age = max(0.0, self._now() - earlier.created)
@@ -240,7 +240,7 @@ class _Launch:
         """Keep what runs well of a cluster that is up, so that the rest is missing."""
         self._mends = True
         controller = self._settled_controller()
-        self._left = observe_all(self.plan, self._runner_for)
+        self._left = observe_all(self.plan, self._runner_for, self._record.processes)
         found = casualties(self.plan, self._left, controller)
         self.adopted = {n: seen for n, seen in self._left.items() if n not in found}
         heard = controller.instances if controller is not None else []
@@ -254,6 +254,8 @@ class _Launch:
             if not seen.guard_alive:
                 gone = f"{name} runs on, but its guard (pid {seen.guard_pid}) is gone"
                 self._report.say(f"{gone}: nobody starts it again when it fails")
+            elif seen.lost:
+                self._report.say(f"{name}: {seen.how_lost}")
 
     def _settled_controller(self) -> ControllerStatus | None:
         """What the controller says once it has made up its mind about engines that it lost sight of."""
@@ -357,7 +359,7 @@ class _Launch:
         if self._left:
             # A late guard of the earlier up may still be on its way, or about to start it again, and
             # members of a group whose leader has died may live.
-            runner.stop(process, grace_s)
+            runner.stop(process, grace_s, self._record.processes)
         self._launched.append(process)  # before the start: undo must cover one that fails half-way
         files = far_controller.files(self._record) if self._travels(process) else {}
         try:
