@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from fakes.disk import small_disk
 from vdisagg.cluster import record
 from vdisagg.cluster.record import Lock, Record, Started
 from vdisagg.errors import ClusterBusy, Failure
@@ -159,3 +160,23 @@ def test_started_processes_do_not_inherit_the_lock(directory: Path) -> None:
     finally:
         child.kill()
         child.wait()
+
+
+def test_on_a_full_disk_the_lock_is_held_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with small_disk(tmp_path / "disk") as disk:
+        monkeypatch.setenv("XDG_STATE_HOME", str(disk.path))
+        directory = record.state_directory("demo")
+        disk.fill()
+        with Lock(directory, "first"):
+            assert record.holder(directory) == record.UNKNOWN_HOLDER
+            with pytest.raises(ClusterBusy, match="busy: another command has been at it; next"):
+                Lock(directory, "second").__enter__()
+        assert record.holder(directory) is None
+
+
+def test_a_lock_that_cannot_be_made_is_named(directory: Path) -> None:
+    (directory / record.LOCK_FILE).mkdir()
+    with pytest.raises(Failure, match=rf"{directory}/lock: cannot be opened: Is a directory"):
+        Lock(directory, "first").__enter__()

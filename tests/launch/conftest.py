@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from fakes.disk import Disk, small_disk
 from vdisagg.cluster import record
 from vdisagg.cluster.snapshot import ClusterView, DownResult, Observation, Progress, UpResult
 from vdisagg.launch.down import down
@@ -218,6 +219,13 @@ def make_cluster(
 @pytest.fixture
 def cluster(make_cluster: Callable[[str], Cluster]) -> Cluster:
     return make_cluster("demo")
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    """A disk that can be filled."""
+    with small_disk(tmp_path / "disk") as made:
+        yield made
 
 
 @pytest.fixture

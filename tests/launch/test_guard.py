@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from fakes.disk import Disk
 from vdisagg.cluster import record
 from vdisagg.launch import guard, logfile, ports
 
@@ -394,6 +395,67 @@ def test_what_is_left_of_the_group_ends_before_the_restart(
     wait_until(lambda: guarded.observe()["generation"] == 2)
     assert not [pid for pid in first["members"] if is_alive(pid)]
     wait_until(lambda: len(guarded.observe()["members"]) == 4)
+
+
+@pytest.fixture
+def cramped(disk: Disk) -> Iterator[Guarded]:
+    """A directory on a disk that can be filled. To be cleaned up before the disk goes."""
+    made = Guarded(disk.path / "p0")
+    yield made
+    made.stop(0.1)
+
+
+def test_on_a_full_disk_a_process_is_started_again_with_its_group_ended_and_its_end_told(
+    cramped: Guarded, disk: Disk, wait_until: Callable[..., None], is_alive: Callable[[int], bool]
+) -> None:
+    cramped.start("sh", "-c", TREE, restart=ALWAYS)
+    wait_until(lambda: len(cramped.observe()["members"]) == 4)
+    first = cramped.observe()
+    disk.fill()
+    os.kill(first["pid"], signal.SIGKILL)
+    wait_until(lambda: cramped.observe()["generation"] == 2)
+    assert not [pid for pid in first["members"] if is_alive(pid)]
+    seen = cramped.observe()
+    assert (seen["state"], seen["signal"]) == ("running", signal.SIGKILL)
+    assert guard.end_of(cramped.directory, first["process"]) is not None
+
+
+def test_on_a_full_disk_stop_leaves_nothing_and_how_it_ended_is_known(
+    cramped: Guarded, disk: Disk, wait_until: Callable[..., None], is_alive: Callable[[int], bool]
+) -> None:
+    cramped.start("sh", "-c", TREE, restart=ALWAYS)
+    wait_until(lambda: len(cramped.observe()["members"]) == 4)
+    members = cramped.observe()["members"]
+    disk.fill()
+    assert sorted(cramped.stop()["ended"]) == sorted(members)
+    assert nothing_lives(cramped, members, is_alive)
+    assert cramped.observe()["signal"] == signal.SIGTERM
+
+
+def test_a_guard_whose_room_was_taken_ends_the_group_and_starts_it_again_once_there_is_some(
+    cramped: Guarded, disk: Disk, wait_until: Callable[..., None], is_alive: Callable[[int], bool]
+) -> None:
+    cramped.start("sh", "-c", TREE, restart=ALWAYS)
+    wait_until(lambda: len(cramped.observe()["members"]) == 4)
+    first = cramped.observe()
+    for name in (guard.EXIT_FILE, guard.PROCESS_FILE):
+        guard.part_of(cramped.directory / name).unlink()
+    disk.fill()
+    os.kill(first["pid"], signal.SIGKILL)
+    wait_until(lambda: not any(map(is_alive, first["members"])))
+    assert cramped.observe()["guard_alive"]
+    disk.empty()
+    wait_until(lambda: cramped.observe()["generation"] == 2)
+
+
+def test_a_start_on_a_full_disk_names_what_could_not_be_written(
+    cramped: Guarded, disk: Disk
+) -> None:
+    ticket = guard.issue_ticket(cramped.directory)
+    disk.fill()
+    answer = cramped.start("sleep", "1000", ticket=ticket)
+    assert f"{cramped.directory / guard.PROCESS_FILE}: No space left" in answer["error"]
+    assert cramped.observe()["state"] == "never"
 
 
 def test_stop_of_a_process_that_may_be_restarted_leaves_nothing(

@@ -5,6 +5,7 @@ Only up and down write the record, under the lock; everybody may read it.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -164,7 +165,7 @@ class Holder(msgspec.Struct, frozen=True):
     since: float
 
     def __str__(self) -> str:
-        return f"`{self.command}` (pid {self.pid})"
+        return f"`{self.command}` (pid {self.pid})" if self.pid else self.command
 
 
 UNKNOWN_HOLDER = Holder(pid=0, command="another command", since=0.0)
@@ -212,15 +213,21 @@ class Lock:
         self._descriptor = -1
 
     def __enter__(self) -> Lock:
-        """Raises ClusterBusy, naming who holds the lock and for how long."""
+        """Raises ClusterBusy, naming who holds the lock and for how long, and Failure where there can
+        be no lock."""
         # Close-on-exec: a guard that inherited the lock would keep it for the cluster's life.
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-        descriptor = os.open(self._directory / LOCK_FILE, flags, 0o600)
+        path = self._directory / LOCK_FILE
+        try:
+            descriptor = os.open(path, flags, 0o600)
+        except OSError as exc:
+            raise Failure(f"{path}: cannot be opened: {exc.strerror}; next: mend that") from exc
         try:
             self._take(descriptor)
             value = {"pid": os.getpid(), "command": self._command, "since": self._clock()}
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, json.dumps(value).encode(), 0)
+            with contextlib.suppress(OSError):  # on a full disk nobody hears who holds it
+                os.ftruncate(descriptor, 0)
+                os.pwrite(descriptor, json.dumps(value).encode(), 0)
         except BaseException:
             os.close(descriptor)
             raise
@@ -245,5 +252,6 @@ class Lock:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        os.ftruncate(self._descriptor, 0)
+        with contextlib.suppress(OSError):
+            os.ftruncate(self._descriptor, 0)
         os.close(self._descriptor)

@@ -64,6 +64,8 @@ LONGEST_BACKOFF_S = 60.0
 ENDS_KEPT = 5  # in process.json
 IDENTITY = {"pid", "start_ticks", "guard_pid", "guard_start_ticks", "boot_id"}  # of a process there
 NO_STARTS: Starts = {}
+ROOM = 16384  # bytes: more than the longest command line and five ends in process.json take
+FRESH = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 
 
@@ -162,14 +164,37 @@ def read_json(path: Path) -> Value | None:
     return value if isinstance(value, dict) else None
 
 
+def part_of(path: Path) -> Path:
+    """Where a file is written before it takes its place. Only who holds the directory's lock does that."""
+    return path.with_name(f"{path.name}.part")
+
+
 def write_json(path: Path, value: Value, sync: bool = True) -> None:
-    part = path.with_name(f"{path.name}.part.{os.getpid()}")
-    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        json.dump(value, file)
-        file.flush()
-        if sync:
-            os.fsync(file.fileno())
-    part.replace(path)
+    """Put `value` in its place whole, into the room that `reserve` has taken, if it has."""
+    part = part_of(path)
+    try:
+        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
+            file.write(json.dumps(value).encode())
+            file.truncate()
+            file.flush()
+            if sync:
+                os.fsync(file.fileno())
+        part.replace(path)
+    except OSError as exc:  # a failing write names no file
+        raise OSError(exc.errno, exc.strerror, str(path)) from exc
+
+
+def reserve(path: Path) -> None:
+    """Take room for what `write_json` will write next: a full disk must not keep a guard from it."""
+    part = part_of(path)
+    with contextlib.suppress(OSError), os.fdopen(os.open(part, FRESH, 0o600), "wb") as file:
+        file.write(b" " * ROOM)
+
+
+def remark(text: str) -> None:
+    """Tell guard.log, which may stand on a full disk: that keeps the guard from nothing."""
+    with contextlib.suppress(OSError):
+        sys.stderr.write(text + "\n")
 
 
 def make_directory(directory: Path) -> None:
@@ -347,6 +372,8 @@ def start_process(
         child.kill()  # what nobody can find again must not live; it has had no time to fork
         child.wait()
         raise
+    for name in (EXIT_FILE, PROCESS_FILE):  # for its end, and for the start after that
+        reserve(directory / name)
     return child, record
 
 
@@ -605,9 +632,10 @@ def note_end(
                 value = {**ended, "restart_at": due, "gave_up": gave_up}
                 # A controller's restart must not wait for a slow disk.
                 write_json(directory / EXIT_FILE, value, sync=delay_s is None)
+                reserve(directory / EXIT_FILE)  # this end may have more to be told
     except OSError as exc:  # a full disk, say: what is left of the group must be ended all the same
         how = f"exit code {ended['code']}, signal {ended['signal']}"
-        sys.stderr.write(f"{record['name']}: {how} could not be written: {exc}\n")
+        remark(f"{record['name']}: {how} could not be written: {reason(exc)}")
     return delay_s
 
 
@@ -846,12 +874,14 @@ def daemonise(directory: Path) -> tuple[bool, int]:
     os.chdir("/")
     close_inherited(writing)
     null = os.open(os.devnull, os.O_RDWR)
-    log = os.open(directory / GUARD_LOG_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(null, 0)
     os.dup2(null, 1)
-    os.dup2(log, 2)
+    os.dup2(null, 2)
     os.close(null)
-    os.close(log)
+    with contextlib.suppress(OSError):  # no room for one more file: the guard has more to do
+        log = os.open(directory / GUARD_LOG_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(log, 2)
+        os.close(log)
     return True, writing
 
 
@@ -890,7 +920,7 @@ def start_command(directory: Path) -> None:
         run_start(directory, job, lambda record: answer({"started": record}))
     except (GuardError, OSError) as exc:
         if answers.closed:
-            sys.stderr.write(f"{reason(exc)}\n")
+            remark(reason(exc))
         else:
             answer(refusal(exc))
         sys.exit(1)
