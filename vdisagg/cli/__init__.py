@@ -9,7 +9,8 @@ import typer
 
 from vdisagg import __version__
 from vdisagg.cli.late import LateGroup
-from vdisagg.errors import Error
+from vdisagg.cli.output import close_streams, explain, open_streams, tell
+from vdisagg.errors import Error, Failure
 from vdisagg.view.errors import show_error
 
 app = typer.Typer(
@@ -26,16 +27,30 @@ app = typer.Typer(
 
 def main() -> None:
     """The entry point: errors become messages and exit codes, never tracebacks."""
+    open_streams()
+    try:
+        sys.exit(_run())
+    finally:
+        close_streams()
+
+
+def _run() -> int:
+    """The exit code of what went wrong. Raises SystemExit with that of what did not."""
     try:
         app()
+        return 0
     except Error as error:
         show_error(error)
-        sys.exit(error.exit_code)
+        return error.exit_code
+    except OSError as exc:
+        failure = Failure(explain(exc, " ".join(("vdisagg", *sys.argv[1:2]))))
+        show_error(failure)
+        return failure.exit_code
 
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"vdisagg {__version__}")
+        tell(f"vdisagg {__version__}")
         raise typer.Exit
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from vdisagg.cli.output import say_on_stderr
 from vdisagg.errors import UsageError
 
 if TYPE_CHECKING:
@@ -145,7 +146,3 @@ def said_options(context: typer.Context) -> set[str]:
         for option, source in sources.items()
         if source is not None and source.name == "COMMANDLINE"
     }
-
-
-def say_on_stderr(text: str) -> None:
-    typer.echo(text, err=True)

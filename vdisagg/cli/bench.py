@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from vdisagg.cli.base import Json, Name, bring_up, chosen, said_options, say_on_stderr, take_down
+from vdisagg.cli.base import Json, Name, bring_up, chosen, said_options, take_down
 from vdisagg.cli.bench_end import Results, carry_out
+from vdisagg.cli.output import say_on_stderr, tell
 from vdisagg.errors import Failure, UsageError
 
 if TYPE_CHECKING:
@@ -311,7 +312,7 @@ def compare(
     from vdisagg.view.verdict import compare_text, comparison_json
 
     found = compared(load(a), load(b), rng=Random(0))
-    typer.echo(
+    tell(
         json.dumps(comparison_json(found), indent=2)
         if as_json
         else compare_text(found, str(a), str(b))

@@ -7,9 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import typer
-
-from vdisagg.cli.base import say_on_stderr
+from vdisagg.cli.output import say_on_stderr, tell
 from vdisagg.errors import Error, Failure, Interrupted, UsageError
 from vdisagg.view.errors import show_error
 
@@ -52,9 +50,8 @@ class Results:
             say_on_stderr(f"{fault}; the bench goes on")
 
     def give(self, outcome: Outcome) -> list[Failure]:
-        """Write the files, then print. Returns what could not be written."""
-        faults = [self._saved(outcome), self._reported(outcome)]
-        _print(outcome, as_json=self.as_json)
+        """Write the files, then print: each, whatever becomes of the others. Returns what could not be written."""
+        faults = [self._saved(outcome), self._reported(outcome), self._printed(outcome)]
         if self.report is not None and faults[1] is None:
             say_on_stderr(f"the page is {self.report}")
         return [fault for fault in faults if fault is not None]
@@ -75,6 +72,19 @@ class Results:
         try:
             if self.report is not None:
                 page.write(outcome, self.report)
+        except Failure as fault:
+            return fault
+        return None
+
+    def _printed(self, outcome: Outcome) -> Failure | None:
+        import json
+
+        from vdisagg.view.outcome import outcome_text
+        from vdisagg.view.verdict import outcome_json
+
+        as_json = self.as_json
+        try:
+            tell(json.dumps(outcome_json(outcome), indent=2) if as_json else outcome_text(outcome))
         except Failure as fault:
             return fault
         return None
@@ -146,12 +156,3 @@ def signals_raise() -> Iterator[None]:
     finally:
         for number, before in usual.items():
             signal.signal(number, before)
-
-
-def _print(outcome: Outcome, *, as_json: bool) -> None:
-    import json
-
-    from vdisagg.view.outcome import outcome_text
-    from vdisagg.view.verdict import outcome_json
-
-    typer.echo(json.dumps(outcome_json(outcome), indent=2) if as_json else outcome_text(outcome))

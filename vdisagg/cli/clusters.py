@@ -17,9 +17,9 @@ from vdisagg.cli.base import (
     chosen,
     nodes_of,
     planned,
-    say_on_stderr,
     take_down,
 )
+from vdisagg.cli.output import say_on_stderr, tell
 from vdisagg.errors import RecordUnreadable, UsageError
 
 if TYPE_CHECKING:
@@ -46,7 +46,8 @@ def up(
     from vdisagg.view.result import result_json, up_text
 
     result = bring_up(load(file), file, preflight=preflight)
-    typer.echo(result_json(result) if as_json else up_text(result))
+    told = result_json(result) if as_json else up_text(result)
+    tell(told, holds=f"cluster {result.name} is up all the same")
 
 
 @commands.command(epilog="Example: vdisagg down --name demo")
@@ -67,19 +68,25 @@ def down(
     be reached, the others' processes end; the same command again goes on with what is left.
     """
     from vdisagg.cluster.record import recorded
-    from vdisagg.view.result import down_text, result_json
 
     if find:
         if file is None or name is not None:
             raise UsageError("--find needs FILE: its nodes are searched for what runs there")
         result = _find_and_end(file)
-        typer.echo(result_json(result) if as_json else down_text(result))
+        _tell_down(result, as_json)
         return
     if file is None and name is None and not recorded():
-        typer.echo("null" if as_json else "no cluster is recorded, so nothing runs")
+        tell("null" if as_json else "no cluster is recorded, so nothing runs")
         return
     result = take_down(chosen(file, name))
-    typer.echo(result_json(result) if as_json else down_text(result))
+    _tell_down(result, as_json)
+
+
+def _tell_down(result: DownResult, as_json: bool) -> None:
+    from vdisagg.view.result import down_text, result_json
+
+    told = result_json(result) if as_json else down_text(result)
+    tell(told, holds=f"cluster {result.name} is down all the same")
 
 
 @commands.command(epilog="Example: vdisagg status --name demo")
@@ -94,12 +101,12 @@ def status(file: OptionalFile = None, name: Name = None, as_json: Json = False) 
     from vdisagg.view.status import status_json, status_text
 
     if file is None and name is None and not recorded():
-        typer.echo("null" if as_json else "no cluster is recorded, so nothing runs")
+        tell("null" if as_json else "no cluster is recorded, so nothing runs")
         raise typer.Exit(1)
     directory = state_root() / chosen(file, name)
     # Not closed: a connection that is still being made would hold up the answer.
     view = look(nodes_of(directory), state_directory=directory)
-    typer.echo(status_json(view) if as_json else status_text(view, now=time.time()))
+    tell(status_json(view) if as_json else status_text(view, now=time.time()))
     raise typer.Exit(0 if view.healthy else 1)
 
 
@@ -131,11 +138,11 @@ def check(
         _check_nodes(topology, file, as_json)
     plan = planned(topology, file)
     if as_json:
-        typer.echo(plan_json(plan))
+        tell(plan_json(plan))
     elif commands:
-        typer.echo(plan_commands(plan))
+        tell(plan_commands(plan))
     else:
-        typer.echo(plan_text(plan, width=terminal_width()))
+        tell(plan_text(plan, width=terminal_width()))
 
 
 @commands.command(epilog="Example: vdisagg connect my.yaml d1")
@@ -158,7 +165,7 @@ def connect(
     topology = load(file)
     recorded = read(state_root() / topology.name)
     plan = recorded.plan if recorded is not None else planned(topology, file)
-    typer.echo(command_line(manual_process(plan, instance)))
+    tell(command_line(manual_process(plan, instance)))
     if recorded is None:
         say_on_stderr(f"cluster {plan.name} does not run yet: `up` may choose other ports")
 
@@ -170,7 +177,7 @@ def _check_nodes(topology: Topology, file: Path, as_json: bool) -> NoReturn:
     from vdisagg.launch.addresses import find_addresses
     from vdisagg.launch.nodes import Nodes
     from vdisagg.launch.preflight.check import check
-    from vdisagg.view.console import show
+    from vdisagg.view.console import rendered
     from vdisagg.view.preflight import findings_json, findings_table
 
     directory = state_root() / topology.name
@@ -178,9 +185,9 @@ def _check_nodes(topology: Topology, file: Path, as_json: bool) -> NoReturn:
         found = find_addresses(topology, nodes.dialogue)
     findings = check(planned(topology, file, found), directory)
     if as_json:
-        typer.echo(findings_json(findings))
+        tell(findings_json(findings))
     else:
-        show(findings_table(findings))
+        tell(rendered(findings_table(findings)))
     raise typer.Exit(1 if errors(findings) else 0)
 
 

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from vdisagg.cli.base import Json, Name, OptionalFile, chosen, say_on_stderr
+from vdisagg.cli.base import Json, Name, OptionalFile, chosen
+from vdisagg.cli.output import say_on_stderr, tell
 from vdisagg.errors import ControllerGone
 
 FOLLOW_S = 0.5
@@ -34,7 +35,8 @@ def logs(
         runner = nodes(found.node)
         try:
             for line in runner.follow(found, lines) if follow else runner.tail(found, lines):
-                typer.echo(line)
+                if not tell(line):
+                    return
         except KeyboardInterrupt:  # how one ends following
             raise typer.Exit(0) from None
 
@@ -68,9 +70,9 @@ def events(
         except ControllerGone:
             told = cluster.written()
             if told:
-                typer.echo(events_json(told) if as_json else events_text(told))
+                tell(events_json(told) if as_json else events_text(told))
             raise
-        typer.echo(events_json(told) if as_json else events_text(told))
+        tell(events_json(told) if as_json else events_text(told))
         return
     try:
         for some in follow_events(
@@ -80,7 +82,8 @@ def events(
             say=say_on_stderr,
         ):
             for event in some:
-                typer.echo(event_line(event, as_json=as_json))
+                if not tell(event_line(event, as_json=as_json)):
+                    return
     except KeyboardInterrupt:  # how one ends following
         raise typer.Exit(0) from None
     say_on_stderr(f"cluster {directory.name} has been taken down")

@@ -152,9 +152,16 @@ def _write_whole(part: Path, record: Record) -> None:
 
 
 def remove(directory: Path) -> None:
-    """Forget the cluster, and what its controller has kept of the run; logs and results stay."""
-    leftovers.remove(directory)
-    (directory / RECORD_FILE).unlink(missing_ok=True)
+    """Forget the cluster, and what its controller has kept of the run; logs and results stay.
+
+    Raises Failure when something of it cannot be removed.
+    """
+    try:
+        leftovers.remove(directory)
+        (directory / RECORD_FILE).unlink(missing_ok=True)
+    except OSError as exc:
+        what = f"{exc.filename}: cannot be removed: {exc.strerror}"
+        raise Failure(f"{what}; next: mend that") from exc
 
 
 class Holder(msgspec.Struct, frozen=True):
@@ -190,7 +197,7 @@ def holder(directory: Path) -> Holder | None:
     """Who holds the cluster's lock at this moment, if anybody."""
     try:
         descriptor = os.open(directory / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     try:
         return None if _try(descriptor, fcntl.LOCK_SH) else _holder_in(descriptor)

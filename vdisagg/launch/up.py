@@ -50,7 +50,7 @@ API_KEY = "VLLM_API_KEY"  # where the stock API server takes its key from
 
 
 class Report(Protocol):
-    """Where up tells how it goes."""
+    """Where up tells how it goes. Nothing of it raises: an undo, too, is told."""
 
     def say(self, text: str) -> None:
         """One thing that the user should know."""
@@ -104,10 +104,10 @@ def up(
             launch.start_missing(secrets)
             launch.wait_until_ready()
             interrupt.check()
+            launch.write("up")
         except BaseException:
             launch.undo()
             raise
-        launch.write("up")
         return _result(
             launch.plan,
             state_directory,
@@ -485,12 +485,15 @@ class _Launch:
         faults = ended.faults
         if not faults and not self.adopted:
             faults = far_controller.forget((self.plan.controller,), self._runner_for)
-        if not faults and not self.adopted:
-            record.remove(self._state_directory)
-            return
         for process in self._launched:
             self._record.processes.pop(process.name, None)
-        self.write(self._phase)
+        try:
+            if not faults and not self.adopted:
+                record.remove(self._state_directory)
+                return
+            self.write(self._phase)
+        except Failure as exc:  # the record as it was names more than there is: `down` stands that
+            faults = (*faults, str(exc))
         for fault in faults:
             self._report.say(fault)
         if self.adopted:

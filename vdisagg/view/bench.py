@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 import time
@@ -66,7 +67,10 @@ class BenchProgress:
 
         began = time.monotonic()
         console = Console(file=self._out)
-        with Live(console=console, auto_refresh=False, transient=True) as live:
+        with (
+            contextlib.suppress(OSError),  # the terminal is gone: what is measured is not
+            Live(console=console, auto_refresh=False, transient=True) as live,
+        ):
             while True:
                 live.update(_panel(progress, time.monotonic() - began), refresh=True)
                 if ended.wait(REDRAW_S):
@@ -74,8 +78,9 @@ class BenchProgress:
 
     def _lines(self, progress: Progress, ended: threading.Event) -> None:
         while not ended.wait(LINE_S):
-            self._out.write(progress_line(progress) + "\n")
-            self._out.flush()
+            with contextlib.suppress(OSError):
+                self._out.write(progress_line(progress) + "\n")
+                self._out.flush()
 
 
 def _panel(progress: Progress, elapsed_s: float) -> Group:

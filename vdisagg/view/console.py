@@ -1,4 +1,4 @@
-"""Prints what rich renders, on stdout."""
+"""What rich renders, as text for stdout."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 PIPE_WIDTH = 200  # columns; rich would fold at 80 where there is no terminal to ask
 
 
-def show(renderable: RenderableType) -> None:
-    """Print to the terminal's width, or wide and without control codes into a pipe."""
-    width = None if sys.stdout.isatty() else PIPE_WIDTH
-    Console(width=width).print(renderable)
+def rendered(renderable: RenderableType) -> str:
+    """To the terminal's width, or wide and without control codes for a pipe; no line's end at the end."""
+    console = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH)
+    with console.capture() as captured:
+        console.print(renderable)
+    return captured.get().removesuffix("\n")

@@ -1,7 +1,11 @@
-"""How `vdisagg up` shows its progress: a living table on a terminal, else a line per change."""
+"""How `vdisagg up` shows its progress: a living table on a terminal, else a line per change.
+
+A stream that takes no more, such as a full disk or a terminal that is gone, breaks nothing off.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from typing import TYPE_CHECKING, Protocol, TextIO
 
@@ -63,8 +67,9 @@ class PlainProgress:
         pass
 
     def say(self, text: str) -> None:
-        self._out.write(text + "\n")
-        self._out.flush()
+        with contextlib.suppress(OSError):
+            self._out.write(text + "\n")
+            self._out.flush()
 
     def progress(self, entries: Sequence[Progress]) -> None:
         for entry in entries:
@@ -89,7 +94,8 @@ class LiveProgress:
         self._done_after: dict[str, float] = {}
 
     def __enter__(self) -> LiveProgress:
-        self._live.start()
+        with contextlib.suppress(OSError):
+            self._live.start()
         return self
 
     def __exit__(
@@ -98,11 +104,13 @@ class LiveProgress:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._live.stop()
+        with contextlib.suppress(OSError):
+            self._live.stop()
 
     def say(self, text: str) -> None:
         # Not wrapped: a command line must come out of the terminal as it went in.
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+        with contextlib.suppress(OSError):
+            self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def progress(self, entries: Sequence[Progress]) -> None:
         for entry in entries:
@@ -110,7 +118,8 @@ class LiveProgress:
                 self._done_after.setdefault(entry.name, entry.elapsed_s)
             else:
                 self._done_after.pop(entry.name, None)
-        self._live.update(self._table(entries), refresh=True)
+        with contextlib.suppress(OSError):
+            self._live.update(self._table(entries), refresh=True)
 
     def _table(self, entries: Sequence[Progress]) -> Table:
         from rich.table import Table
