@@ -33,6 +33,16 @@ def test_d09_another_process_that_holds_a_port_is_named() -> None:
     assert who.startswith(f"pid {other.pid} ({sys.executable} -c import socket")
 
 
+def test_a_command_line_with_line_breaks_is_told_on_one_line() -> None:
+    script = "echo up\n\nread line\t# \x1b[2J"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(["sh", "-c", script], **pipes) as other:  # type: ignore[call-overload]
+        assert other.stdout.readline() == b"up\n"
+        told = ports.command_of(other.pid)
+        other.kill()
+    assert told == "sh -c echo up read line # [2J"
+
+
 def test_free_ports_are_not_busy_and_stay_free() -> None:
     with socket.create_server(("127.0.0.1", 0)) as held:
         address = Address("127.0.0.1", held.getsockname()[1])

@@ -394,6 +394,18 @@ GOLDEN: dict[str, tuple[str, list[str]]] = {
             "t.yaml:2:8 nodes: should not be empty; say `nodes: {here: {device: cpu}}` for this machine"
         ],
     ),
+    "an_empty_model_is_told_once": (
+        BASE.replace("model: org/model", 'model: ""'),
+        ["t.yaml:1:8 model: should be a line of text"],
+    ),
+    "an_empty_log_dir_is_not_the_topologys_folder": (
+        BASE + 'log_dir: ""\n',
+        ["t.yaml:6:10 log_dir: should be a line of text"],
+    ),
+    "an_empty_key_file": (
+        BASE + 'front_end: {api_key: {file: ""}}\n',
+        ["t.yaml:6:29 front_end.api_key.file: should be a line of text"],
+    ),
     "an_alias_that_contains_itself": (
         BASE + "engine: {args: &a {hf_overrides: {x: *a}}}\n",
         ["t.yaml:6:16 engine.args.hf_overrides.x: an alias contains itself; write the values out"],

@@ -110,13 +110,15 @@ def _open_sockets() -> Iterator[tuple[int, str]]:
 
 
 def command_of(pid: int) -> str:
-    """A process's command line, cut to a readable length."""
+    """A process's command line on one line, cut to a readable length."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         text = b" ".join(words).decode(errors="replace").strip()
         text = text or Path(f"/proc/{pid}/comm").read_text().strip()
     except OSError:
         return "gone meanwhile"
+    # Scripts have line breaks, and whoever runs one may have put in what moves a terminal's cursor.
+    text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     return text if len(text) <= 80 else text[:77] + "…"
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TypeGuard
 
 OPTIONAL = (
     *("engine", "front_end", "controller"),
@@ -17,11 +18,12 @@ OPTIONAL = (
 def fill(value: dict[str, object], *, stem: str, folder: Path) -> None:
     """Fill in `name`, `served_model_name` and nodes, and make paths absolute, in place."""
     value.setdefault("name", stem.lower().replace("_", "-").replace(".", "-"))
-    if isinstance(value.get("model"), str):
-        value["model"] = absolute(str(value["model"]), folder)
-        value.setdefault("served_model_name", str(value["model"]).rstrip("/").rpartition("/")[2])
-    else:
-        value.setdefault("served_model_name", "model")
+    model, last = value.get("model"), ""
+    if isinstance(model, str):
+        value["model"] = model = absolute(model, folder)
+        last = model.rstrip("/").rpartition("/")[2]
+    # Of a model that is at fault comes no name: the fault is told once, where it stands.
+    value.setdefault("served_model_name", last if last.strip() and min(last) >= " " else "model")
     for optional in OPTIONAL:
         if value.get(optional) is None:
             value[optional] = {}  # also `front_end:` with everything under it commented out
@@ -41,10 +43,10 @@ def absolute(text: str, folder: Path) -> str:
 def _paths(value: dict[str, object], folder: Path) -> None:
     front_end = value.get("front_end")
     key = front_end.get("api_key") if isinstance(front_end, dict) else None
-    if isinstance(key, dict) and isinstance(key.get("file"), str):
+    if isinstance(key, dict) and _is_said(key.get("file")):
         key["file"] = os.path.normpath(folder / Path(key["file"]).expanduser())
     log_dir = value.get("log_dir")
-    if isinstance(log_dir, str) and not log_dir.startswith("~/"):  # each node has its own home
+    if _is_said(log_dir) and not log_dir.startswith("~/"):  # each node has its own home
         value["log_dir"] = os.path.normpath(folder / Path(log_dir).expanduser())
     nodes = value.get("nodes")
     for node in nodes.values() if isinstance(nodes, dict) else ():
@@ -53,6 +55,11 @@ def _paths(value: dict[str, object], folder: Path) -> None:
         for name in ("python", "vllm", "work_dir"):
             if isinstance(node.get(name), str):
                 node[name] = absolute(node[name], folder)
+
+
+def _is_said(text: object) -> TypeGuard[str]:
+    """Whether it can be a path; what is empty is left to validation, and is not the topology's folder."""
+    return isinstance(text, str) and text.strip() != ""
 
 
 def _nodes(value: dict[str, object]) -> None:
