@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from fakes.disk import Disk
+from fakes.disk import FILLER, Disk
 from vdisagg.cluster import record
 from vdisagg.errors import Failure
+from vdisagg.launch import errands
 
 if TYPE_CHECKING:
     from launch.conftest import Cluster
@@ -67,6 +68,14 @@ def test_an_up_that_cannot_tell_its_record_that_it_is_up_leaves_nothing(
     assert "demo/cluster.json: cannot be written" in said
     assert on_disk.is_empty()
     assert record.read(on_disk.directory) is None
+
+
+def test_a_file_for_a_node_that_cannot_be_written_is_named_and_leaves_no_half(disk: Disk) -> None:
+    disk.fill()
+    with pytest.raises(OSError, match="No space left") as caught:
+        errands.write(disk.path, {"cluster.json": "text"})
+    assert caught.value.filename == str(disk.path / "cluster.json")
+    assert [path.name for path in disk.path.iterdir()] == [FILLER]
 
 
 def recorded_processes(cluster: Cluster) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from vdisagg.cluster import admin
+from vdisagg.cluster.logged import log_line
 from vdisagg.control import report, wire
 from vdisagg.control.actions import Action, Beat, Miss, Note, Pair, Reply, Send, Tainted
 from vdisagg.control.admin_socket import AdminSocket
@@ -484,8 +485,7 @@ class Controller:
     def _log(self, subject: str, what: str) -> None:
         at = time.time()
         self._history.add(at, subject, what)
-        stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
-        print(f"{stamp} {subject}: {what}", flush=True)
+        log_line(f"{subject}: {what}", at=at)
 
     # -- the admin API ------------------------------------------------------------------------
 

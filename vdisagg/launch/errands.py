@@ -20,15 +20,22 @@ from pathlib import Path
 
 
 def write(directory: Path, files: dict[str, str]) -> None:
-    """Write files, each whole or not at all, for nobody else to read; missing folders are made."""
+    """Write files, each whole or not at all, for nobody else to read; missing folders are made.
+
+    Raises OSError that names the file.
+    """
     for name, text in files.items():
         path = directory / name
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         part = path.with_name(f"{path.name}.part.{os.getpid()}")
         descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-        part.replace(path)
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.write(text)
+            part.replace(path)
+        except OSError as exc:  # a failing write names no file
+            part.unlink()
+            raise OSError(exc.errno, exc.strerror, str(path)) from exc
 
 
 def remove(directory: Path, names: list[str]) -> None:

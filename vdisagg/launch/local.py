@@ -52,7 +52,7 @@ class LocalRunner:
                 (directory / path).write_text(text)
         except OSError as exc:
             raise LaunchFailed(
-                f"{process.name}: {exc.filename}: {exc.strerror}; "
+                f"{process.name}: {exc.filename or directory}: {exc.strerror}; "
                 "next: make the directory writable, or set another in the topology"
             ) from exc
         job = answers.job(process, secrets, grace_s, ticket, self._mark, str(SWITCHES), restart)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from vdisagg.cluster import record
+from vdisagg.cluster.logged import log_line
 from vdisagg.errors import Error, Failure
 from vdisagg.launch.ssh import session
 
@@ -95,8 +96,7 @@ def main() -> int:
         signal.signal(number, lambda *_: stopping.set())
 
     def say(text: str) -> None:
-        stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime())
-        print(f"{stamp} tunnel to {name}: {text}", flush=True)
+        log_line(f"tunnel to {name}: {text}", at=time.time())
 
     keep(
         lambda: connect(name, ssh, limit_s=CONNECT_LIMIT_S),
