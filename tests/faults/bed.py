@@ -10,17 +10,17 @@ import json
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from faults.asker import Asked, Question, wait_for
-from faults.cells import PHASES, WHOLE, Cell, Component
-from faults.stage import Questions, Report, Stage, Timing, brief
+from faults.cells import PHASES, WHOLE, Cell, Component, Tells
+from faults.stage import Questions, Report, Stage, Staged, Timing, brief
 from real.conftest import RealCluster
 from real.processes import children_of, title_of
-from vdisagg.cluster import record
+from vdisagg.cluster import admin, record
 from vdisagg.errors import ControllerGone
 
 
@@ -121,7 +121,7 @@ class Bed(Stage):
             hit_at = time.monotonic()
         meanwhile = [self.ask(self.questions.short)] if cell.asks_meanwhile else []
         try:
-            self._look_at_status(report, cell, hit_at)
+            self._look_at_told(report, cell, staged, hit_at)
             if cell.fault == "stop":
                 time.sleep(max(0.0, hit_at + self.timing.stop_s - time.monotonic()))
         finally:
@@ -149,15 +149,47 @@ class Bed(Stage):
         report.add(self.free())
         return report
 
-    def _look_at_status(self, report: Report, cell: Cell, hit_at: float) -> None:
-        if cell.suspected:
-            limit_s = 1.0 if cell.fault == "kill -9" else self.timing.limit_s + 1.0
-            name = cell.process
-            report.add(self.told(lambda: self.unused(name), hit_at, limit_s, name), "idle")
-        if cell.component == "guard" and cell.fault == "kill -9":
-            problems = self.cluster.view()["problems"]
-            if not any("guard" in problem and cell.process in problem for problem in problems):
-                report.add(f"status says nothing of the guard: {problems}", "idle")
+    def _look_at_told(self, report: Report, cell: Cell, staged: Staged, hit_at: float) -> None:
+        since = time.time() - (time.monotonic() - hit_at)
+        under_way = sum(one.ended_at is None for one in (*staged.streams, *staged.held))
+        name = cell.process
+        says: dict[Tells, Callable[[], bool]] = {
+            "unused": lambda: self.unused(name),
+            "killed": lambda: self._killed(since, name),
+            "adopted": lambda: self._noted(
+                since,
+                name,
+                f"taking over from an earlier controller: requests under way: {under_way},",
+            ),
+            "unhealthy": lambda: self.health() == 503,
+            "silent": lambda: self._problem("controller does not answer"),
+            "front end gone": lambda: self._noted(since, "front", "its process was ended by"),
+            "unguarded": lambda: self._problem(f"{name}: its guard", "is gone; it runs on"),
+        }
+        beyond = {"": 0.0, "L": self.timing.limit_s, "S": self.timing.stopped_s}
+        for told in cell.told:
+            limit_s = beyond[told.beyond] + told.within_s
+            report.add(self.told(says[told.what], hit_at, limit_s, f"{name} {told.what}"), "idle")
+            report.notes.append(f"{cell.name}: {told.what} by {time.monotonic() - hit_at:.1f} s")
+
+    def _noted(self, since: float, subject: str, what: str) -> bool:
+        """Whether there is such an event, no older than that (Unix time)."""
+        try:
+            events = admin.ask(self.state, admin.Events, "events", timeout_s=2.0).events
+        except ControllerGone:
+            return False
+        return any(e.at >= since and e.subject == subject and what in e.what for e in events)
+
+    def _killed(self, since: float, process: str) -> bool:
+        """Whether `vdisagg status` says that its guard has killed it, since it was stopped."""
+        (found,) = [p for p in self.cluster.view()["processes"] if p["name"] == process]
+        seen = found["observation"]
+        return (seen["ended_at"] or 0.0) >= since and "was stopped for" in seen["end_reason"]
+
+    def _problem(self, *words: str) -> bool:
+        """Whether `vdisagg status` names one that says all of that."""
+        problems = self.cluster.view()["problems"]
+        return any(all(word in problem for word in words) for problem in problems)
 
     def _recovered(self, cell: Cell, before: dict[str, Any]) -> str:
         """That it is back as promised, by a process of its own or the old one."""

@@ -134,12 +134,16 @@ class Stage:
 
     def serves(self) -> bool:
         """Whether GET /health is answered with 200."""
+        return self.health() == 200
+
+    def health(self) -> int:
+        """The status that GET /health is answered with; 0 where there is none."""
         connection = http.client.HTTPConnection(urlsplit(self.url).netloc, timeout=2)
         try:
             connection.request("GET", "/health")
-            return connection.getresponse().status == 200
+            return connection.getresponse().status
         except (OSError, http.client.HTTPException):
-            return False
+            return 0
         finally:
             connection.close()
 
