@@ -90,7 +90,7 @@ def cached(cluster: RealCluster, prompt: list[int]) -> int:
     body = Question(tuple(prompt), 2).body(cluster.model)
     status, reply = post(cluster.url, "/v1/completions", body)
     assert status == 200, reply
-    return int((reply["usage"]["prompt_tokens_details"] or {}).get("cached_tokens") or 0)
+    return int(reply["usage"]["prompt_tokens_details"]["cached_tokens"])
 
 
 def probe(cluster: RealCluster, count: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from typing import Any
 
 import pytest
@@ -120,26 +121,34 @@ def test_a03_no_length_of_prompt_leaves_blocks_behind(tiny: RealCluster, length:
 
 @MODES
 def test_a10_cached_tokens_are_prefills_and_usage_is_exact(tiny: RealCluster, stream: bool) -> None:
-    prompt = random_prompt(500, f"cached {stream}")
-    cached = []
-    for _ in range(2):
-        body = {"model": tiny.model, "prompt": prompt, "max_tokens": 5, "temperature": 0}
-        if stream:
-            status, text = post(
-                tiny.url,
-                "/v1/completions",
-                body | {"stream": True, "stream_options": {"include_usage": True}},
-            )
-            assert text.count('"usage":{') == 1
-            assert text.count('"choices":[]') == 1
-            ours = answer(tiny.url, "/v1/completions", body, stream=True)
-        else:
-            status, reply = post(tiny.url, "/v1/completions", body)
-            ours = Answer([0] * 5, "length", reply["usage"]["prompt_tokens"], 5)
-            details = reply["usage"]["prompt_tokens_details"] or {}
-            cached.append(details.get("cached_tokens"))
-        assert status == 200
-        assert (ours.prompt_tokens, ours.completion_tokens) == (500, 5)
-    if not stream:
-        assert cached[0] in (None, 0)
-        assert cached[1] is None or cached[1] <= 500
+    prompt = random_prompt(3 * B + 116, f"cached {stream}")
+    for cached in (0, 3 * B):
+        usage = usage_of(tiny, prompt, 5, stream=stream)
+        assert usage["prompt_tokens_details"]["cached_tokens"] == cached
+        counts = (usage["prompt_tokens"], usage["completion_tokens"], usage["total_tokens"])
+        assert counts == (len(prompt), 5, len(prompt) + 5)
+
+
+def test_a10_a_stream_has_usage_only_when_asked_for(tiny: RealCluster) -> None:
+    body = {"model": tiny.model, "prompt": random_prompt(10), "max_tokens": 5, "stream": True}
+    status, text = post(tiny.url, "/v1/completions", body)
+    assert status == 200
+    assert '"usage":{' not in text
+
+
+def usage_of(
+    cluster: RealCluster, prompt: list[int], limit: int, *, stream: bool
+) -> dict[str, Any]:
+    """What the server counted, where it stands once."""
+    body = {"model": cluster.model, "prompt": prompt, "max_tokens": limit, "temperature": 0}
+    if stream:
+        body |= {"stream": True, "stream_options": {"include_usage": True}}
+    status, reply = post(cluster.url, "/v1/completions", body)
+    assert status == 200, reply
+    if stream:
+        *_, last, done = (line[6:] for line in reply.splitlines() if line.startswith("data: "))
+        assert done == "[DONE]"
+        assert reply.count('"usage":{') == reply.count('"choices":[]') == 1
+        reply = json.loads(last)
+        assert reply["choices"] == []
+    return dict(reply["usage"])
