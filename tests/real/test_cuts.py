@@ -107,8 +107,8 @@ def test_clients_transfer_parameters_open_no_connection_and_read_no_block(
 
 
 def test_a13_odd_ids_are_refused_and_harm_nobody(tiny: RealCluster) -> None:
-    """A line break is no HTTP: 400. A megabyte is refused with a 400 as well, wherever it stands. The
-    next request is served, also under the longest id that passes."""
+    """A line break is no HTTP: 400. A megabyte is refused with a 400 as well, wherever it stands, and so
+    is a line break in the body. The next request is served, also under the longest id that passes."""
     for header in ("x" * 1_000_000, "a\nb: c\n\n"):
         with socket.create_connection(
             (urlsplit(tiny.url).hostname or "", urlsplit(tiny.url).port or 0), timeout=10
@@ -123,7 +123,12 @@ def test_a13_odd_ids_are_refused_and_harm_nobody(tiny: RealCluster) -> None:
             reply.begin()
             assert reply.status == 400, (header[:5], reply.status, reply.read()[:200])
     body = {"model": "tiny", "messages": [{"role": "user", "content": "x"}], "max_tokens": 2}
-    for length, expected in ((1_000_000, 400), (901, 400), (900, 200)):
-        named = body | {"request_id": "x" * length}
+    for chosen, expected in (
+        ("x" * 1_000_000, 400),
+        ("x" * 901, 400),
+        ("a\nb", 400),
+        ("x" * 900, 200),
+    ):
+        named = body | {"request_id": chosen}
         status, answer = post(tiny.url, "/v1/chat/completions", named)
         assert status == expected, answer

@@ -168,7 +168,7 @@ class Scene:
             *("--data-parallel-size-local", "0", "--api-server-count", "2"),
             *("--data-parallel-address", self.handshake.host),
             *("--data-parallel-rpc-port", str(self.handshake.port)),
-            *("--middleware", "vdisagg_ids.LongIds", "--middleware", "vdisagg_health.Health"),
+            *("--middleware", "vdisagg_ids.RequestIds", "--middleware", "vdisagg_health.Health"),
             *("--dtype", "float32"),
         ]
         env = environment_of(directory) | {

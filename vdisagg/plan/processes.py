@@ -104,7 +104,7 @@ def front_end(site: Site, handshake: Address) -> FrontEnd:
                 *("--host", http.host),
                 *("--port", str(http.port)),
                 *("--data-parallel-size-local", "0"),
-                *("--middleware", "vdisagg_ids.LongIds"),
+                *("--middleware", "vdisagg_ids.RequestIds"),
                 *("--middleware", "vdisagg_health.Health"),
                 *("--data-parallel-address", handshake.host),
                 *("--data-parallel-rpc-port", str(handshake.port)),

@@ -1,15 +1,17 @@
-"""ASGI middleware for the stock API server: refuses request ids that are too long with a 400.
+"""ASGI middleware for the stock API server: refuses request ids that are too long, or no text, with a 400.
 
 A client may choose a request's id, in the header `X-Request-Id` or in the body. The API server takes one
 of any length and makes it part of the id that engines get; the controller refuses ids above the
-same limit, but what it refuses the API server can only report as a failure of its own, a 500.
+same limit, but what it refuses the API server can only report as a failure of its own, a 500. It takes
+line breaks in a body's id as well, which then stand in everybody's logs.
 
-Loaded through `--middleware vdisagg_ids.LongIds` from the switches' folder; the standard library only.
+Loaded through `--middleware vdisagg_ids.RequestIds` from the switches' folder; the standard library only.
 """
 
 from __future__ import annotations
 
 import json
+import unicodedata
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -26,8 +28,11 @@ limit of 1024 applies."""
 HEADER = b"x-request-id"
 FIELD = b'"request_id"'
 
+NO_TEXT = ("Cc", "Cs", "Zl", "Zp")
+"""Unicode's categories of control characters, halves of characters, and line breaks."""
 
-class LongIds:
+
+class RequestIds:
     """Wraps an ASGI application."""
 
     def __init__(self, app: Any) -> None:
@@ -37,12 +42,13 @@ class LongIds:
         if scope["type"] != "http" or scope["method"] != "POST":
             await self._app(scope, receive, send)
             return
-        if any(name == HEADER and len(value) > MAX_ID for name, value in scope["headers"]):
-            await refuse(send, "the header X-Request-Id")
-            return
+        for name, value in scope["headers"]:
+            if name == HEADER and (fault := fault_of(value.decode(errors="replace"), len(value))):
+                await refuse(send, f"the header X-Request-Id {fault}")
+                return
         body = await read_body(receive)
-        if body is not None and too_long(body["body"]):
-            await refuse(send, "request_id")
+        if body is not None and (fault := fault_in(body["body"])):
+            await refuse(send, f"request_id {fault}")
             return
         await self._app(scope, replay(body, receive), send)
 
@@ -69,22 +75,33 @@ def replay(body: Message | None, receive: Receive) -> Receive:
     return receive_again
 
 
-def too_long(body: bytes) -> bool:
-    """Whether a JSON body names an id that is too long. Bodies without one are not parsed."""
-    if len(body) <= MAX_ID or FIELD not in body:
-        return False
+def fault_in(body: bytes) -> str:
+    """What is wrong with the id that a JSON body names, if any. Bodies without one are not parsed."""
+    if FIELD not in body:
+        return ""
     try:
         request = json.loads(body)
-    except ValueError:
-        return False  # the API server's to refuse
+    except (ValueError, RecursionError):
+        return ""  # the API server's to refuse
     chosen = request.get("request_id") if isinstance(request, dict) else None
-    return isinstance(chosen, str) and len(chosen) > MAX_ID
+    return fault_of(chosen, len(chosen)) if isinstance(chosen, str) else ""
+
+
+def fault_of(chosen: str, length: int) -> str:
+    """What is wrong with an id; empty where nothing is. `length`: in the API server's characters, which
+    takes each byte of a header for one."""
+    if length > MAX_ID:
+        return f"is longer than {MAX_ID} characters; choose a shorter id"
+    for character in chosen:
+        if unicodedata.category(character) in NO_TEXT:
+            return f"holds the control character {character!a}; choose an id without any"
+    return ""
 
 
 async def refuse(send: Send, what: str) -> None:
     """Answer 400, in the form of the API server's own errors."""
     error = {
-        "message": f"{what} is longer than {MAX_ID} characters; choose a shorter id",
+        "message": what,
         "type": "BadRequestError",
         "param": "request_id",
         "code": 400,

@@ -41,7 +41,7 @@ def ask(*chunks: bytes, header: bytes = b"", method: str = "POST", leaves: bool 
         sent.append(message)
 
     scope = {"type": "http", "method": method, "headers": [(b"x-request-id", header)]}
-    asyncio.run(IDS.LongIds(echo)(scope, receive, send))
+    asyncio.run(IDS.RequestIds(echo)(scope, receive, send))
     return sent
 
 
@@ -66,12 +66,45 @@ def test_a_long_id_is_refused_with_a_400_that_names_it(nul: bytes) -> None:
     long = IDS.MAX_ID + 1
     for where, got in (
         ("X-Request-Id", ask(b"{}", header=nul * long)),
+        ("X-Request-Id", ask(b"{}", header="é".encode() * (long // 2 + 1))),
         ("request_id", ask(body_with(long)[:500], body_with(long)[500:])),
     ):
         start, body = got
         assert start["status"] == 400
         assert dict(start["headers"])[b"content-length"] == str(len(body["body"])).encode()
         assert where in json.loads(body["body"])["error"]["message"]
+
+
+@pytest.mark.parametrize("bad", ["\n", "\r", "\0", "\x1b", "\x7f", "\x85", "\u2028", "\ud800"])
+def test_a_control_character_in_the_bodys_id_is_refused_with_a_400_that_names_it(bad: str) -> None:
+    body = json.dumps({"request_id": f"a{bad}b", "prompt": "hello"}).encode()
+    start, answer = ask(body)
+    assert start["status"] == 400
+    assert json.loads(answer["body"])["error"]["message"] == (
+        f"request_id holds the control character {bad!a}; choose an id without any"
+    )
+
+
+@pytest.mark.parametrize("bad", [b"\n", b"\t", b"\0", b"\x7f", b"\xc2\x85"])
+def test_a_control_character_in_the_header_is_refused_with_a_400_that_names_it(bad: bytes) -> None:
+    start, answer = ask(b"{}", header=b"a" + bad + b"b")
+    assert start["status"] == 400
+    message = json.loads(answer["body"])["error"]["message"]
+    assert message.startswith("the header X-Request-Id holds the control character ")
+
+
+def test_an_id_of_any_script_passes_and_so_do_control_characters_elsewhere() -> None:
+    for chosen in ("Größe 7", "質問-1", "👩\u200d🔬", ""):
+        body = json.dumps({"request_id": chosen, "prompt": "two\nlines"}).encode()
+        (passed,) = ask(body, header=chosen.encode())
+        assert (passed["status"], passed["body"]) == (200, body)
+    for no_id in (
+        b'{"request_id": 7}',
+        b'["request_id", "a\\nb"]',
+        b'{"request_id": "a',
+        b'{"request_id":' + b"[" * 10**6,
+    ):
+        assert ask(no_id)[0]["status"] == 200, "the API server's to judge"
 
 
 def test_the_limit_leaves_room_below_the_controllers() -> None:
