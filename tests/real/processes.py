@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 
@@ -51,16 +52,25 @@ def environment_of(directory: Path) -> dict[str, str]:
     }
 
 
-def children_of(pid: int) -> list[int]:
-    """All descendants of a process."""
-    found: list[int] = []
-    for other in _pids():
+def parents() -> dict[int, int]:
+    """The parent of every process that there is."""
+    found = {}
+    for pid in _pids():
         try:
-            fields = (Path("/proc") / str(other) / "stat").read_text().rpartition(")")[2].split()
+            fields = (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()
         except OSError:
             continue
-        if int(fields[1]) == pid:
-            found += [other, *children_of(other)]
+        found[pid] = int(fields[1])
+    return found
+
+
+def children_of(pid: int, above: Mapping[int, int] | None = None) -> list[int]:
+    """All descendants of a process, among those whose parents are known or else all that there are."""
+    above = parents() if above is None else above
+    found = []
+    for other, parent in above.items():
+        if parent == pid:
+            found += [other, *children_of(other, above)]
     return found
 
 

@@ -3,6 +3,9 @@
 Three minutes; `SOAK_S=1200` or `make soak` for twenty. A process is only killed while it isn't the last
 of its role that works: then every request has somewhere to go on, and no error is due. What a killed
 front end cuts off is counted apart, since nothing can save that.
+
+In the last quarter only one engine of each role is killed, and all others live on under load: whatever
+lives through most of that time must not grow, nor must guards in the whole soak.
 """
 
 from __future__ import annotations
@@ -15,7 +18,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
 
@@ -25,6 +27,7 @@ from faults.cells import Component
 from faults.stage import Questions, Timing, brief
 from real.ask import random_prompt
 from real.conftest import cluster_at, running
+from real.growth import Census, Growth, grown, lifelong, problems
 from real.test_fault_matrix import whole
 
 pytestmark = pytest.mark.real
@@ -35,14 +38,14 @@ IN_FLIGHT = 8
 CALM_S = 5.0
 SEED = int(os.environ.get("SOAK_SEED", "1"))
 MAY_GROW_MIB = 30.0
-"""Of one controller: what the allocator of a young process takes."""
+"""Of one controller in all its life: what the allocator of a young process takes."""
 MAY_GROW_DESCRIPTORS = 16
 TIMING = Timing(
     limit_s=6.0,
     stop_s=0.0,
     stopped_s=20.0,
     slack_s=3.0,
-    restart_s=180.0,
+    restart_s=300.0,
     end_s=90.0,
     lease_s=30.0,
 )
@@ -54,7 +57,8 @@ QUESTIONS = tuple(
     )
     for length, tokens in ((5, 300), (128, 201), (129, 60), (300, 121), (500, 400), (700, 31))
 )
-MIX: tuple[tuple[Component, str], ...] = (
+Mix = tuple[tuple[Component, str], ...]
+MIX: Mix = (
     ("prefill core", "p0"),
     ("prefill core", "p1"),
     ("decode core", "d0"),
@@ -64,6 +68,12 @@ MIX: tuple[tuple[Component, str], ...] = (
     ("controller", "controller"),
     ("front end", "front-end"),
 )
+AT_LAST: Mix = (("prefill core", "p1"), ("decode core", "d1"), ("worker process", "d1"))
+"""What is killed in the last quarter."""
+PROCESSES = ("controller", "front-end", "p0", "p1", "d0", "d1")
+GUARDS = frozenset(f"{name} guard" for name in PROCESSES)
+LIVE_ON = GUARDS | {"controller", "front-end", "p0", "p0 core", "d0", "d0 core"}
+"""What has to be compared at the end."""
 
 
 @dataclass
@@ -106,8 +116,8 @@ def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
 
 def test_a_soak_of_kills_answers_nothing_wrong_and_nothing_grows(bed: Bed) -> None:
     tally = Tally()
-    before = descriptors(bed)
-    sizes: dict[int, list[float]] = {}
+    census = Census({name: int(bed.started(name)["guard_pid"]) for name in PROCESSES})
+    before = census.look(time.monotonic())
     stop = threading.Event()
     askers = [
         threading.Thread(target=ask_on, args=(bed, tally, stop, number), daemon=True)
@@ -117,34 +127,61 @@ def test_a_soak_of_kills_answers_nothing_wrong_and_nothing_grows(bed: Bed) -> No
     for asker in askers:
         asker.start()
     rng = random.Random(SEED)
-    due = begun + EVERY_S
-    while time.monotonic() < begun + SOAK_S:
-        time.sleep(1)
-        note_size(bed, sizes)
-        if time.monotonic() >= due:
-            due += EVERY_S
-            kill_one(bed, tally, rng)
+    kill_on(bed, tally, census, rng, MIX, 0.75 * SOAK_S)
+    get_well(bed)
+    print(f"{time.strftime('%H:%M:%S')} all is well; the last quarter begins", flush=True)
+    last_quarter = time.monotonic()
+    kill_on(bed, tally, census, rng, AT_LAST, 0.25 * SOAK_S)
+    over = time.monotonic()
     stop.set()
     for asker in askers:
         asker.join(TIMING.end_s + 30)
     assert not any(asker.is_alive() for asker in askers), "a request hangs"
     took_s = time.monotonic() - begun
     print(f"{dict(tally.endings)}, {len(tally.wrong)} wrong; now all has to get well", flush=True)
-    wait_for(bed.healthy, lambda: f"not healthy again: {brief(bed.status())}", TIMING.restart_s)
+    get_well(bed)
     left = bed.free(lease=True)
     time.sleep(CALM_S)
-    after = descriptors(bed)
-    growth = [values[-1] - values[0] for values in sizes.values()]
-    print(summary(tally, took_s, before, after, growth))
+    after = census.look(time.monotonic())
+    controllers = lifelong(census.lives, "controller", young_s=CALM_S)
+    growths = {
+        "whole soak": grown((life for life in census.lives if life.name in GUARDS), begun, over),
+        "last quarter": grown(census.lives, last_quarter, over),
+    }
+    print(summary(tally, took_s, before, after, controllers, growths))
     assert not tally.wrong, "\n".join(tally.wrong)
     assert set(tally.endings) <= {"whole", "cut by a killed front end"}, tally.endings
     assert not left
-    assert max(growth) < MAY_GROW_MIB
-    for name, count in after.items():
-        assert count <= before[name] + MAY_GROW_DESCRIPTORS, (before, after)
-    final = Asked(QUESTIONS[0], bed.url, bed.model, 60)
-    final.join(time.monotonic() + 60)
-    assert not final.wrong(bed.questions.right(QUESTIONS[0]), frozenset({"whole"}))
+    assert max(controllers) < MAY_GROW_MIB
+    for name in before.keys() & after.keys() | LIVE_ON:
+        assert after[name] <= before[name] + MAY_GROW_DESCRIPTORS, (name, before, after)
+    assert not problems(growths["whole soak"], GUARDS)
+    assert not problems(growths["last quarter"], LIVE_ON)
+    assert not bed.next_is_right()
+
+
+def kill_on(
+    bed: Bed,
+    tally: Tally,
+    census: Census,
+    rng: random.Random,
+    mix: Mix,
+    for_s: float,
+) -> None:
+    """A kill every 15 s for so long, and every second a look at what all of them hold."""
+    begun = time.monotonic()
+    due = begun + EVERY_S
+    while time.monotonic() < begun + for_s:
+        time.sleep(1)
+        census.look(time.monotonic())
+        if time.monotonic() >= due:
+            due += EVERY_S
+            kill_one(bed, tally, rng, mix)
+
+
+def get_well(bed: Bed) -> None:
+    """Wait until all is as after `up`."""
+    wait_for(bed.healthy, lambda: f"not healthy again: {brief(bed.status())}", TIMING.restart_s)
 
 
 def ask_on(bed: Bed, tally: Tally, stop: threading.Event, number: int) -> None:
@@ -172,10 +209,10 @@ def ask_on(bed: Bed, tally: Tally, stop: threading.Event, number: int) -> None:
         time.sleep(0.5)
 
 
-def kill_one(bed: Bed, tally: Tally, rng: random.Random) -> None:
-    """kill -9 of a random process that the cluster can do without at this moment."""
+def kill_one(bed: Bed, tally: Tally, rng: random.Random, mix: Mix) -> None:
+    """kill -9 of a random process of these that the cluster can do without at this moment."""
     status = bed.status()
-    for component, process in rng.sample(MIX, len(MIX)):
+    for component, process in rng.sample(mix, len(mix)):
         if component not in ("controller", "front end") and not spare(bed, process):
             continue
         if component == "front end" and (status is None or status.front_end != "attached"):
@@ -229,40 +266,13 @@ def watch_front(bed: Bed, tally: Tally, begin: float) -> None:
     threading.Thread(target=look, daemon=True).start()
 
 
-def note_size(bed: Bed, sizes: dict[int, list[float]]) -> None:
-    """The controller's resident memory in MiB, by pid, once it has lived for a few seconds."""
-    status = bed.status()
-    if status is None or time.time() - status.started < CALM_S:
-        return
-    try:
-        text = (Path("/proc") / str(status.pid) / "statm").read_text()
-    except OSError:
-        return
-    size = int(text.split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
-    sizes.setdefault(status.pid, []).append(size)
-
-
-def descriptors(bed: Bed) -> dict[str, int]:
-    """Open files and sockets of each process, while all is calm."""
-    found = {}
-    for name in ("controller", "front-end"):
-        found[name] = open_by(int(bed.started(name)["pid"]))
-    for name in ("p0", "p1", "d0", "d1"):
-        found[f"{name} core"] = open_by(bed.core(name))
-        found[f"{name} guard"] = open_by(int(bed.started(name)["guard_pid"]))
-    return found
-
-
-def open_by(pid: int) -> int:
-    return len(list((Path("/proc") / str(pid) / "fd").iterdir()))
-
-
 def summary(
     tally: Tally,
     took_s: float,
     before: dict[str, int],
     after: dict[str, int],
-    growth: list[float],
+    controllers: list[float],
+    growths: dict[str, list[Growth]],
 ) -> str:
     """The table that a soak ends with."""
     outages = [f"{back - begin:.0f} s" for begin, back in tally.front_down]
@@ -276,8 +286,13 @@ def summary(
         ("longest request", f"{tally.longest_s:.1f} s"),
         ("longest pause in a stream", f"{tally.longest_gap_s:.1f} s"),
         ("HTTP away", ", ".join(outages) or "never"),
-        ("controllers' memory", ", ".join(f"{mib:+.1f} MiB" for mib in growth)),
-        ("descriptors", ", ".join(f"{name} {before[name]}→{after[name]}" for name in before)),
+        ("controllers' memory", ", ".join(f"{mib:+.1f} MiB" for mib in controllers)),
+        ("descriptors", ", ".join(f"{n} {before[n]}→{after[n]}" for n in before if n in after)),
+        *(
+            (f"middle→last third, {when}" if place == 0 else "", str(growth))
+            for when, found in growths.items()
+            for place, growth in enumerate(found)
+        ),
     ]
     width = max(len(name) for name, _ in rows)
     return "\n" + "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
