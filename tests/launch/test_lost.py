@@ -32,6 +32,7 @@ from vdisagg.plan.model import Node, Process, Restart, Ssh
 if TYPE_CHECKING:
     from launch.conftest import Cluster
     from vdisagg.cluster.record import Started
+    from vdisagg.launch.cancel import Cancel
 
 Lose = Callable[[Path], object]
 
@@ -263,7 +264,7 @@ def test_on_nodes_it_is_the_same_and_a_lost_record_does_not_hinder(
         cluster.extra[name] = {"node": "n1", "directory": directory}
     made: list[FakeConnection] = []
 
-    def connect(node: str, ssh: Ssh, limit_s: float) -> FakeConnection:
+    def connect(node: str, ssh: Ssh, limit_s: float, cancel: Cancel) -> FakeConnection:
         made.append(FakeConnection(tmp_path / "home", node))
         return made[-1]
 

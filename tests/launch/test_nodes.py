@@ -27,6 +27,7 @@ from vdisagg.plan.model import Node, Restart, Secret, Ssh
 
 if TYPE_CHECKING:
     from launch.conftest import Cluster
+    from vdisagg.launch.cancel import Cancel
     from vdisagg.plan.model import Process
 
 LOADS_FOR_EVER = "rm -f ready; echo loading; sleep 1000 & wait"
@@ -41,7 +42,7 @@ class Hosts:
         self.connections: dict[str, list[FakeConnection]] = {}
         self.away: set[str] = set()
 
-    def connect(self, node: str, ssh: Ssh, limit_s: float) -> FakeConnection:
+    def connect(self, node: str, ssh: Ssh, limit_s: float, cancel: Cancel) -> FakeConnection:
         if ssh.host in self.away:
             raise Unreachable(f"{node}: {ssh.host} does not answer")
         made = FakeConnection(self.root / ssh.host, node)
@@ -438,7 +439,7 @@ def test_a_slow_node_holds_up_nobody_and_is_not_asked_again_before_it_answers(
 def test_who_waits_while_another_connects_shares_what_comes_of_it(spread: Cluster) -> None:
     trying, let_go, attempts = threading.Event(), threading.Event(), []
 
-    def connect(node: str, ssh: Ssh, limit_s: float) -> FakeConnection:
+    def connect(node: str, ssh: Ssh, limit_s: float, cancel: Cancel) -> FakeConnection:
         attempts.append(node)
         trying.set()
         assert let_go.wait(20)

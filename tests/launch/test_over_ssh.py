@@ -21,6 +21,7 @@ from vdisagg.plan.model import Node, Process, Ssh
 
 if TYPE_CHECKING:
     from launch.conftest import Cluster
+    from vdisagg.launch.cancel import Cancel
     from vdisagg.launch.runner import Runner
     from vdisagg.launch.ssh.connection import Connection
 
@@ -39,8 +40,9 @@ def sshd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sshd]:
 def spread(cluster: Cluster, sshd: Sshd) -> Iterator[Cluster]:
     """Both engines on a node behind sshd, the rest here."""
 
-    def dial(node: str, ssh: Ssh, limit_s: float) -> Connection:
-        return connect(node, ssh, limit_s=limit_s, config=sshd.ssh_config("n1"))
+    def dial(node: str, ssh: Ssh, limit_s: float, cancel: Cancel) -> Connection:
+        config = sshd.ssh_config("n1")
+        return connect(node, ssh, limit_s=limit_s, config=config, cancel=cancel)
 
     node = Node("n1", "cpu", "127.0.0.1", ssh=Ssh("n1"))
     cluster.nodes = (Node("here", "cpu", "127.0.0.1", work_directory=str(cluster.root)), node)

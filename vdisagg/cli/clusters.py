@@ -104,7 +104,7 @@ def status(file: OptionalFile = None, name: Name = None, as_json: Json = False) 
         tell("null" if as_json else "no cluster is recorded, so nothing runs")
         raise typer.Exit(1)
     directory = state_root() / chosen(file, name)
-    # Not closed: a connection that is still being made would hold up the answer.
+    # Not closed: letting go of a node that is silent would hold up the answer.
     view = look(nodes_of(directory), state_directory=directory)
     tell(status_json(view) if as_json else status_text(view, now=time.time()))
     raise typer.Exit(0 if view.healthy else 1)

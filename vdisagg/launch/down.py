@@ -69,15 +69,17 @@ def down_found(
 ) -> DownResult:
     """End whatever runs under the plan's name on its nodes, found by the marks that guards leave.
 
-    For a run whose record is lost, on this machine or another, or unreadable. Raises ClusterBusy, and Failure that
-    names every node that could not be searched and whatever would not end.
+    For a run whose record is lost, on this machine or another, or unreadable. A signal breaks the search off,
+    but not the ending. Raises ClusterBusy, Interrupted, and Failure that names every node that could not be
+    searched and whatever would not end.
     """
     with (
         Interrupt(say) as interrupt,
         record.Lock(state_directory, f"vdisagg down --find {plan.topology_file}", clock=now),
     ):
+        found, unsearched = _search(plan, runner_for, say, interrupt.check)
         interrupt.undoing()
-        found, unsearched = _search(plan, runner_for, say)
+        interrupt.check()  # one that came before that word is heeded
         ended = end_processes(found, runner_for, plan.timeouts.stop_s)
         _refuse_faults(plan.name, (*unsearched, *ended.faults))
         controllers = [process for process in found if process.kind == "controller"]
@@ -94,7 +96,7 @@ def _forget(state_directory: Path) -> None:
 
 
 def _search(
-    plan: Plan, runner_for: RunnerFor, say: Callable[[str], None]
+    plan: Plan, runner_for: RunnerFor, say: Callable[[str], None], tick: Callable[[], None]
 ) -> tuple[list[Process], list[str]]:
     """What there is of the cluster on the plan's nodes, and the nodes that could not be searched."""
     here = [node.name for node in plan.nodes if node.ssh is None]  # one machine, whatever its names
@@ -105,7 +107,8 @@ def _search(
     ):
         folders.setdefault(here[0] if node in here else node, {})[folder] = None
     searched = at_once(
-        {name: partial(_find, runner_for, name, tuple(there)) for name, there in folders.items()}
+        {name: partial(_find, runner_for, name, tuple(there)) for name, there in folders.items()},
+        tick=tick,
     )
     processes: dict[tuple[str, str], Process] = {}
     kinds = {process.name: process.kind for process in plan.processes()}

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 LOOK_LIMIT_S = 10.0  # for a node that is busy with loading; one that is there answers in 0.2 s
 STRETCH_S = 1.0
+TICK_S = 0.2
 REST = 10.0  # times as long as the look took: a look costs its node a tenth of a core at most
 SHORTEST_REST_S = 0.5  # looks are cheap, but those at many nodes add up here
 LONGEST_REST_S = 3.0
@@ -43,8 +44,11 @@ class Lookout:
         started: Mapping[str, Started] = NOTHING_STARTED,
         *,
         clock: Callable[[], float] = time.monotonic,
+        tick: Callable[[], None] = lambda: None,
     ) -> None:
-        """`started`: what is recorded of the processes, by name."""
+        """`started`: what is recorded of the processes, by name. `tick` is called several times a second
+        while there is somebody to wait for, and may raise."""
+        self._tick = tick
         self._processes = plan.processes()
         self._nodes = {
             name: _Node(name, processes, runner_for, started, clock)
@@ -55,13 +59,13 @@ class Lookout:
         """Every process of the plan, by name, in launch order; `unreachable` where its node fails to
         answer within the limit. That is stretched while answers of others still come in: then it is
         we who are slow, logging in to many nodes at once."""
-        _wait({node.ask() for node in self._nodes.values()}, limit_s)
+        _wait({node.ask() for node in self._nodes.values()}, limit_s, self._tick)
         return self._in_order({name: n.answer(limit_s) for name, n in self._nodes.items()})
 
     def glance(self, limit_s: float = LOOK_LIMIT_S) -> dict[str, Observation]:
         """What the last answers said; whoever has rested long enough is asked again. Waits for nobody
         but those who have never answered."""
-        _wait({node.ask() for node in self._nodes.values() if node.is_new}, limit_s)
+        _wait({node.ask() for node in self._nodes.values() if node.is_new}, limit_s, self._tick)
         for node in self._nodes.values():
             node.ask_if_due()
         return self._in_order({name: n.last(limit_s) for name, n in self._nodes.items()})
@@ -145,10 +149,11 @@ class _Node:
         return {p.name: Observation("unreachable", reason=reason) for p in self._processes}
 
 
-def _wait(asked: set[Future[list[Observation]]], limit_s: float) -> None:
+def _wait(asked: set[Future[list[Observation]]], limit_s: float, tick: Callable[[], None]) -> None:
     deadline = time.monotonic() + limit_s
     while asked and (left_s := deadline - time.monotonic()) > 0:
-        done, asked = wait(asked, timeout=left_s, return_when=FIRST_COMPLETED)
+        done, asked = wait(asked, timeout=min(left_s, TICK_S), return_when=FIRST_COMPLETED)
+        tick()
         if done:
             deadline = max(deadline, time.monotonic() + STRETCH_S)
 
@@ -159,9 +164,10 @@ def observe_all(
     started: Mapping[str, Started] = NOTHING_STARTED,
     *,
     limit_s: float = LOOK_LIMIT_S,
+    tick: Callable[[], None] = lambda: None,
 ) -> dict[str, Observation]:
-    """One look at every process of the plan, by name, in launch order."""
-    return Lookout(plan, runner_for, started).look(limit_s)
+    """One look at every process of the plan, by name, in launch order. `tick` as for a Lookout."""
+    return Lookout(plan, runner_for, started, tick=tick).look(limit_s)
 
 
 def unreachable(plan: Plan, observations: Mapping[str, Observation]) -> list[str]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from vdisagg.errors import Failure, Unreachable
 from vdisagg.launch import pythons
 from vdisagg.launch.background import at_once
+from vdisagg.launch.cancel import Cancel
 from vdisagg.launch.dialogue import Dialogue
 from vdisagg.launch.local import LocalRunner
 from vdisagg.launch.pipes import Here
@@ -33,17 +34,18 @@ if TYPE_CHECKING:
         def close(self) -> None:
             """Let go of it."""
 
-    Connect = Callable[[str, Ssh, float], Closable]
-    """(node, how to reach it, limit in seconds) → an authenticated connection, or Unreachable."""
+    Connect = Callable[[str, Ssh, float, Cancel], Closable]
+    """(node, how to reach it, limit in seconds, what breaks it off) → an authenticated connection, or
+    Unreachable."""
 
 CONNECT_LIMIT_S = 20.0
 
 
-def connect_by_ssh(node: str, ssh: Ssh, limit_s: float) -> Closable:
+def connect_by_ssh(node: str, ssh: Ssh, limit_s: float, cancel: Cancel) -> Closable:
     """The connections of real life."""
     from vdisagg.launch.ssh.connect import connect  # here: it takes 0.2 s to load, and few need it
 
-    return connect(node, ssh, limit_s=limit_s)
+    return connect(node, ssh, limit_s=limit_s, cancel=cancel)
 
 
 class Nodes:
@@ -92,7 +94,7 @@ class Nodes:
             return self._dialogue(self._nodes[name])
 
     def close(self) -> None:
-        """Let go of all connections."""
+        """Let go of all connections, for good; one that is being made is broken off."""
         with self._making:
             # Lines first: that ends the wait for a node that does not answer.
             at_once({key: line.close for key, line in self._lines.items()})
@@ -125,7 +127,8 @@ class Nodes:
         assert ssh is not None
         name = node.name
         if (name, ssh) not in self._lines:
-            self._lines[name, ssh] = Line(lambda: self._connect(name, ssh, self._connect_limit_s))
+            connect = partial(self._connect, name, ssh, self._connect_limit_s)
+            self._lines[name, ssh] = Line(name, connect)
         return self._lines[name, ssh]
 
 
@@ -134,10 +137,12 @@ def _by_name(plan: Plan | None) -> dict[str, Node]:
 
 
 class Line:
-    """A connection that is made when it is first used, and made anew after it broke."""
+    """A connection that is made when it is first used, and made anew after it broke, until it is closed."""
 
-    def __init__(self, connect: Callable[[], Closable]) -> None:
+    def __init__(self, node: str, connect: Callable[[Cancel], Closable]) -> None:
+        self._node = node
         self._connect = connect
+        self._cancel = Cancel()
         self._current: Closable | None = None
         self._dropped: list[Closable] = []
         """Broken, yet other threads may still be using them; closed with the line."""
@@ -154,11 +159,13 @@ class Line:
         with self._connecting:
             if self._current is not None:
                 return self._current
+            if self._cancel.called:
+                raise Unreachable(f"{self._node}: the connection has been closed here")
             if self._attempts != attempts and self._last_failure:
                 raise Unreachable(self._last_failure)
             self._last_failure = ""
             try:
-                self._current = self._connect()
+                self._current = self._connect(self._cancel)
             except Failure as exc:
                 self._last_failure = str(exc)
                 raise
@@ -183,7 +190,8 @@ class Line:
             raise
 
     def close(self) -> None:
-        """Let go of what there is."""
+        """Let go of what there is, for good."""
+        self._cancel()
         with self._connecting:
             for connection in (*self._dropped, *((self._current,) if self._current else ())):
                 connection.close()

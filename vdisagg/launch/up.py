@@ -85,7 +85,9 @@ def up(
         record.Lock(state_directory, f"vdisagg up {plan.topology_file}", clock=now),
     ):
         begun = clock()
-        earlier = _living_record(plan, runner_for, runners_of, state_directory, report)
+        earlier = _living_record(
+            plan, runner_for, runners_of, state_directory, report, interrupt.check
+        )
         launch = _Launch(earlier, plan, runner_for, state_directory, report, interrupt, clock, now)
         mends = earlier is not None and earlier.phase == "up"
         if mends:
@@ -123,6 +125,7 @@ def _living_record(
     runners_of: Callable[[Plan], RunnerFor] | None,
     state_directory: Path,
     report: Report,
+    tick: Callable[[], None],
 ) -> Record | None:
     """The record of what runs, fit to be mended or to be adopted; None to start afresh."""
     earlier = record.read(state_directory)
@@ -130,7 +133,7 @@ def _living_record(
         return None
     name = earlier.plan.name
     runners = runner_for if runners_of is None else runners_of(earlier.plan)
-    observations = observe_all(earlier.plan, runners, earlier.processes)
+    observations = observe_all(earlier.plan, runners, earlier.processes, tick=tick)
     lost = unreachable(earlier.plan, observations)
     if not lost and not any(seen.members or seen.guard_alive for seen in observations.values()):
         report.say(f"nothing of the last run of {name} is left; starting afresh")
@@ -212,7 +215,7 @@ class _Launch:
         self._begun = clock()
         self._record = earlier or Record(self.plan, now(), os.getpid(), "starting", {})
         self._recording = threading.Lock()
-        self._lookout = Lookout(self.plan, runner_for, self._record.processes)
+        self._lookout = Lookout(self.plan, runner_for, self._record.processes, tick=interrupt.check)
         self._lost_at: dict[str, float] = {}
         """Since when nothing has been heard of a process that is not ready either."""
         self._broken: list[str] = []
@@ -226,7 +229,9 @@ class _Launch:
     def adopt(self) -> None:
         """Go on from an up that ended half-way: what runs is kept."""
         earlier = self._record
-        self._left = observe_all(self.plan, self._runner_for, self._record.processes)
+        self._left = observe_all(
+            self.plan, self._runner_for, self._record.processes, tick=self._interrupt.check
+        )
         self.adopted = {n: seen for n, seen in self._left.items() if seen.state == "running"}
         self._record = msgspec.structs.replace(earlier, by_pid=os.getpid())
         age = max(0.0, self._now() - earlier.created)
@@ -240,7 +245,9 @@ class _Launch:
         """Keep what runs well of a cluster that is up, so that the rest is missing."""
         self._mends = True
         controller = self._settled_controller()
-        self._left = observe_all(self.plan, self._runner_for, self._record.processes)
+        self._left = observe_all(
+            self.plan, self._runner_for, self._record.processes, tick=self._interrupt.check
+        )
         found = casualties(self.plan, self._left, controller)
         self.adopted = {n: seen for n, seen in self._left.items() if n not in found}
         heard = controller.instances if controller is not None else []
@@ -302,12 +309,12 @@ class _Launch:
             refuse_errors(self.plan, findings, self._report.say)
 
     def test_ports(self) -> None:
-        """Raises PlanConflict that names every port that somebody else holds, and who."""
+        """Raises PlanConflict that names every port that somebody else holds, and who; and Interrupted."""
         asked = {
             node: partial(self._taken_ports, node, self.plan.ports_of(node))
             for node in by_node(self.plan.processes())
         }
-        found = at_once(asked)
+        found = at_once(asked, tick=self._interrupt.check)
         raise_all(failures(found), LaunchFailed)
         taken = [line for lines in found.values() if isinstance(lines, list) for line in lines]
         if taken:

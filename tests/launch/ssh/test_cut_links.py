@@ -47,7 +47,7 @@ def node(network: Network, here: Host) -> Host:
 def to_node(here: Host, node: Host, tmp_path: Path) -> Connect:
     """Connects from `here`, with keepalives each second."""
 
-    def dial(**how: float) -> Connection:
+    def dial(*, limit_s: float = 20.0) -> Connection:
         config = tmp_path / "config"
         config.write_text(
             f"Host n1\n HostName {node.address}\n IdentityFile {here.key.path}\n"
@@ -55,7 +55,7 @@ def to_node(here: Host, node: Host, tmp_path: Path) -> Connect:
             " ServerAliveInterval 1\n ServerAliveCountMax 2\n"
         )
         with here.entered():
-            return connect("n1", Ssh("n1"), config=config, **how)
+            return connect("n1", Ssh("n1"), config=config, limit_s=limit_s)
 
     return dial
 

@@ -6,12 +6,12 @@ import logging
 import random
 import socket
 import threading
-import time
 from pathlib import Path
 
 import paramiko
 
 from vdisagg.errors import Unreachable
+from vdisagg.launch.cancel import Cancel
 from vdisagg.launch.ssh import dial, hostkeys, keys
 from vdisagg.launch.ssh.connection import Connection
 from vdisagg.launch.ssh.deadline import Deadline, back_off
@@ -29,14 +29,19 @@ class _Busy(Exception):
 
 
 def connect(
-    node: str, ssh: Ssh, *, limit_s: float = 20.0, config: Path | None = None
+    node: str,
+    ssh: Ssh,
+    *,
+    limit_s: float = 20.0,
+    config: Path | None = None,
+    cancel: Cancel | None = None,
 ) -> Connection:
     """Connect and log in, by way of the user's ssh_config, within a limit in seconds.
 
-    `config`: a file in place of the user's and the system's, as `ssh -F`. Raises SshOptionRefused,
-    HostKeyRefused, AuthenticationFailed or Unreachable.
+    `config`: a file in place of the user's and the system's, as `ssh -F`. `cancel` breaks it off. Raises
+    SshOptionRefused, HostKeyRefused, AuthenticationFailed or Unreachable.
     """
-    deadline = Deadline(limit_s)
+    deadline = Deadline(limit_s, cancel)
     hops = route(node, ssh, config)
     without: frozenset[bytes] = frozenset()
     waits = back_off(random.Random())
@@ -47,12 +52,12 @@ def connect(
             without |= {exc.public}
         except _Busy as exc:
             wait_s = next(waits)
-            if deadline.left_s < wait_s:
+            if deadline.left_s < wait_s and not deadline.cancel.called:
                 raise Unreachable(
                     f"{exc}, again and again for {limit_s:g} s; next: raise MaxStartups in its "
                     "sshd_config, or look whether it bans us (PerSourcePenalties, fail2ban)"
                 ) from exc
-            time.sleep(wait_s)
+            deadline.cancel.wait(wait_s)
 
 
 class _Attempt:
@@ -71,8 +76,9 @@ class _Attempt:
     def connection(self) -> Connection:
         last = self._hops[-1]
         try:
-            for options in self._hops:
-                self._go_on_to(options)
+            with self._deadline.cancel.wakes(self._break_off):
+                for options in self._hops:
+                    self._go_on_to(options)
         except BaseException:
             for transport in self._transports:
                 transport.close()
@@ -88,10 +94,16 @@ class _Attempt:
             after_close=self._end_proxy,
         )
 
+    def _break_off(self) -> None:
+        """End the wait for any host. The way's beginning first: the others would wait for it."""
+        for transport in tuple(self._transports):
+            transport.close()
+
     def _go_on_to(self, options: Options) -> None:
         where = (
             self._node if options is self._hops[-1] else f"{self._node}: jump host {options.alias}"
         )
+        self._deadline.refuse_if_cancelled(where)
         direct = not self._transports and options.proxy_command is None
         way: socket.socket | paramiko.Channel
         if self._transports:
@@ -139,7 +151,10 @@ class _Attempt:
         transport.banner_timeout = transport.handshake_timeout = limit_s
         done = threading.Event()
         transport.start_client(done)
-        if not done.wait(limit_s):
+        with self._deadline.cancel.wakes(done.set):
+            begun = done.wait(limit_s)
+        self._deadline.refuse_if_cancelled(where)
+        if not begun:
             raise Unreachable(
                 f"{where}: {options} took the connection, and did not greet within {limit_s:.0f} s; next: "
                 "is sshd there alive, and is it sshd that listens on this port?"

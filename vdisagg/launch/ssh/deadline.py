@@ -8,18 +8,27 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Timer
 
+from vdisagg.errors import Unreachable
+from vdisagg.launch.cancel import Cancel
+
 
 class Deadline:
-    """A moment by which something has to be done."""
+    """A moment by which something has to be done; or the one at which nobody wants it any more."""
 
-    def __init__(self, limit_s: float) -> None:
+    def __init__(self, limit_s: float, cancel: Cancel | None = None) -> None:
         self.limit_s = limit_s
+        self.cancel = cancel or Cancel()
         self._end = time.monotonic() + limit_s
 
     @property
     def left_s(self) -> float:
         """Seconds until then, never negative."""
-        return max(0.0, self._end - time.monotonic())
+        return 0.0 if self.cancel.called else max(0.0, self._end - time.monotonic())
+
+    def refuse_if_cancelled(self, where: str) -> None:
+        """Raises Unreachable where nobody wants it any more."""
+        if self.cancel.called:
+            raise Unreachable(f"{where}: the connection was broken off here")
 
 
 @contextmanager

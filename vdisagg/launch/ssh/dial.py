@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import queue
+import select
 import signal
 import socket
 import subprocess
@@ -18,19 +20,20 @@ from vdisagg.launch.ssh.options import Options
 
 _FAMILIES = {"any": socket.AF_UNSPEC, "inet": socket.AF_INET, "inet6": socket.AF_INET6}
 PROXY_END_S = 2.0
+LOOK_S = 0.2  # how often who waits for an answer looks whether anybody still wants it
 
 
 def tcp(where: str, options: Options, deadline: Deadline) -> socket.socket:
     """Connect to the first address of a host that takes the connection. Raises Unreachable."""
     faults = []
     for family, _, _, _, address in _addresses(where, options, deadline):
+        deadline.refuse_if_cancelled(where)
         limit_s = min(deadline.left_s, options.connect_timeout_s or deadline.limit_s)
         found = socket.socket(family, socket.SOCK_STREAM)
         try:
-            found.settimeout(max(limit_s, 0.001))
             if options.bind_address is not None:
                 found.bind((options.bind_address, 0))
-            found.connect(address)
+            _connect(found, address, limit_s, deadline)
         except OSError as exc:
             found.close()
             reason = (
@@ -46,6 +49,23 @@ def tcp(where: str, options: Options, deadline: Deadline) -> socket.socket:
         f"{where}: no connection to {options}: {'; '.join(faults)}; next: is the machine up, does sshd "
         "listen there, and does a firewall let it through?"
     )
+
+
+def _connect(found: socket.socket, address: Any, limit_s: float, deadline: Deadline) -> None:
+    """As socket.connect with a timeout, but for a wait that can be cancelled. Raises OSError."""
+    own = Deadline(limit_s, deadline.cancel)
+    found.setblocking(False)
+    code = found.connect_ex(address)
+    if code == errno.EINPROGRESS:
+        waiting = select.poll()
+        waiting.register(found, select.POLLOUT)
+        while not waiting.poll(min(LOOK_S, own.left_s) * 1000):
+            if own.left_s == 0:
+                raise TimeoutError
+        code = found.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    found.setblocking(True)
+    if code:
+        raise OSError(code, os.strerror(code))
 
 
 def _addresses(where: str, options: Options, deadline: Deadline) -> list[Any]:
@@ -65,7 +85,8 @@ def _addresses(where: str, options: Options, deadline: Deadline) -> list[Any]:
 
     threading.Thread(target=ask, name="resolve", daemon=True).start()
     try:
-        found = answer.get(timeout=deadline.left_s)
+        with deadline.cancel.wakes(lambda: answer.put(OSError(0, "broken off here"))):
+            found = answer.get(timeout=deadline.left_s)
     except queue.Empty:
         found = OSError(0, f"no answer in {deadline.limit_s:.0f} s")
     if isinstance(found, OSError):
