@@ -275,6 +275,29 @@ def test_what_is_started_by_hand_is_planned_and_is_not_ours(planned: Planned) ->
     assert plan.instances[1].process.argv == planned(TWO, HERE).instances[1].process.argv
 
 
+def test_what_is_started_by_hand_where_no_tunnel_leads_is_refused(planned: Planned) -> None:
+    """Its command would name a loopback address where nobody listens."""
+    text = MANUAL.replace("ssh: box2, ", "").replace(
+        "nodes:\n", "nodes:\n  here: {device: cpu, data_ip: 192.0.2.1}\n"
+    )
+    assert planned(text, HERE).instances[1].handshake.host == "192.0.2.1"
+    with pytest.raises(TopologyError) as caught:
+        planned(text + "control: tunnel\n", HERE)
+    assert str(caught.value).endswith(
+        ":5:7 nodes.n2: has no `ssh:`, so no tunnel leads there, and d0 could not dial in; say `ssh:`, or "
+        "`control: direct` and `data_ip:` in nodes.here; if it is this machine, let d0 be on here"
+    )
+
+
+def test_what_is_started_by_hand_beside_the_controller_needs_no_tunnel(planned: Planned) -> None:
+    text = MANUAL.replace("node: n2", "node: here, gpus: []").replace(
+        "  n2: {gpus: 1, ssh: box2, data_ip: 198.51.100.12}",
+        "  here: {gpus: 1, data_ip: 192.0.2.1}",
+    )
+    plan = planned(text.replace(", gpus: []", "") + "control: tunnel\n", HERE)
+    assert plan.instances[1].handshake.host == "127.0.0.1"
+
+
 def test_a_side_started_by_hand_may_have_an_engine_that_is_ours(planned: Planned) -> None:
     text = (
         TWO.replace(

@@ -21,6 +21,7 @@ def check(topology: Topology, *, gpus: bool = True) -> list[Fault]:
         *_nodes(topology),
         *_node_references(topology),
         *_places(topology),
+        *_out_of_reach(topology),
         *_flags(topology),
         *_environment(topology),
         *_names(topology),
@@ -65,6 +66,28 @@ def _places(topology: Topology) -> list[Fault]:
         what = f"is a loopback address of {front_end.node}, where only that node reaches it"
         next_ = "leave it out for the node's address, or say 0.0.0.0"
         faults.append(Fault(("front_end", "host"), what, next_))
+    return faults
+
+
+def _out_of_reach(topology: Topology) -> list[Fault]:
+    """Nodes that no login leads to, so that no tunnel does either, though their engines, all started by
+    somebody else, may be on another machine."""
+    if topology.control == "direct":
+        return []
+    every = engines(topology)
+    ours = {topology.controller.node, topology.front_end.node}
+    ours |= {engine.node for engine in every if not engine.manual}
+    faults = []
+    for name, node in topology.nodes.items():
+        there = ", ".join(engine.name for engine in every if engine.node == name)
+        if node.local and there and name not in ours:
+            what = f"has no `ssh:`, so no tunnel leads there, and {there} could not dial in"
+            controller = topology.controller.node
+            next_ = (
+                f"say `ssh:`, or `control: direct` and `data_ip:` in nodes.{controller}; if it is this "
+                f"machine, let {there} be on {controller}"
+            )
+            faults.append(Fault(("nodes", name), what, next_))
     return faults
 
 
