@@ -36,6 +36,9 @@ class FakeConnection:
         with contextlib.closing(PipeTalk(words, **self.place())) as talk:
             yield from talk.lines()
 
+    def try_forward(self, port: int) -> None:
+        self.refuse_if_cut()
+
     def close(self) -> None:
         self.closed = True
 

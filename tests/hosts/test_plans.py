@@ -7,7 +7,7 @@ import os
 import signal
 from typing import TYPE_CHECKING
 
-from hosts.bed import Bed
+from hosts.bed import Bed, send, until
 from vdisagg.cluster import leftovers
 
 if TYPE_CHECKING:
@@ -85,6 +85,28 @@ def test_with_a_tunnel_nothing_here_listens_on_the_network(bed: Bed) -> None:
     assert listening
     assert bed.here.address not in listening
     bed.vdisagg("down")
+    bed.nothing_is_left()
+
+
+def test_a_tunnel_that_sshd_refuses_is_told_by_preflight_up_and_status(bed: Bed) -> None:
+    n1 = bed.node("n1", options=["AllowTcpForwarding no"])
+    file = bed.topology([n1], control="tunnel", timeouts={"stop_s": 1})
+    reason = "n1: sshd there does not listen on 127.0.0.1:21000 for us"
+    checked = bed.vdisagg("check", file, "--nodes", "--json", check=False)
+    assert checked.returncode == 1
+    found = json.loads(checked.stdout)["findings"]
+    (wrong,) = (one for one in found if one["level"] == "error")
+    assert (wrong["node"], wrong["what"]) == ("n1", "tunnel")
+    assert f"n1: {wrong['found']}" == reason
+    with bed.start("up", file, "--no-preflight") as up:
+        until(lambda: any(reason in one for one in (bed.status() or {"problems": ()})["problems"]))
+        (tunnel,) = (p for p in bed.status()["processes"] if p["name"] == "tunnel-n1")
+        assert tunnel["state"] == "connecting"
+        assert reason in tunnel["detail"]
+        send(up, 2)
+        said = up.communicate(timeout=60)[1]
+    assert f"tunnel-n1: connecting ({reason}" in said
+    assert "tunnel-n1: ready" not in said
     bed.nothing_is_left()
 
 

@@ -9,10 +9,12 @@ from pathlib import Path
 import msgspec
 
 from fakes.cluster import make_plan
+from vdisagg.cluster.snapshot import Observation, Progress
 from vdisagg.errors import Failure, Unreachable
-from vdisagg.launch import tunnel
+from vdisagg.launch import passage, tunnel
+from vdisagg.launch.readiness import Sighting, progress
 from vdisagg.launch.ssh.connection import Completed
-from vdisagg.plan.model import Node, Ssh
+from vdisagg.plan.model import Node, Process, Ssh
 
 
 class Fake:
@@ -42,14 +44,18 @@ class Fake:
         self.closed = True
 
 
-def run(made: Iterator[Fake | Failure], said: list[str], stopping: threading.Event) -> None:
+def run(made: Iterator[Fake | Failure], said: list[str], stopping: threading.Event) -> list[str]:
+    """What was noted of it."""
+    noted: list[str] = []
+
     def connect() -> Fake:
         found = next(made)
         if isinstance(found, Failure):
             raise found
         return found
 
-    tunnel.keep(connect, [7001, 7002], stopping, said.append)
+    tunnel.keep(connect, [7001, 7002], stopping, said.append, noted.append)
+    return noted
 
 
 def test_a_node_gets_the_three_ports_of_each_of_its_engines(tmp_path: Path) -> None:
@@ -70,6 +76,36 @@ def test_a_node_gets_the_three_ports_of_each_of_its_engines(tmp_path: Path) -> N
     ]
 
 
+def test_a_tunnel_carries_nothing_until_its_own_process_has_said_that_it_does(
+    tmp_path: Path,
+) -> None:
+    process = Process("tunnel-n1", "tunnel", "here", ("py",), {}, str(tmp_path))
+    plan = msgspec.structs.replace(make_plan(tmp_path, 1, 1, interval_s=10), tunnels=(process,))
+    running = {"tunnel-n1": Observation("running", pid=42)}
+    assert passage.faults(plan, running) == {"tunnel-n1": "not connected yet"}
+    passage.write(tmp_path, passage.Passage(41, ""))
+    assert passage.faults(plan, running) == {"tunnel-n1": "not connected yet"}
+    passage.write(tmp_path, passage.Passage(42, "n1: refused"))
+    assert passage.faults(plan, running) == {"tunnel-n1": "n1: refused"}
+    passage.write(tmp_path, passage.Passage(42, ""))
+    assert passage.faults(plan, running) == {"tunnel-n1": ""}
+    assert passage.faults(plan, {"tunnel-n1": Observation("exited", code=1)}) == {}
+
+
+def test_a_tunnel_that_carries_nothing_is_not_ready_and_says_why(tmp_path: Path) -> None:
+    process = Process("tunnel-n1", "tunnel", "here", ("py",), {}, str(tmp_path))
+    plan = msgspec.structs.replace(make_plan(tmp_path, 1, 1, interval_s=10), tunnels=(process,))
+    running = {"tunnel-n1": Observation("running")}
+
+    def entry(fault: str) -> Progress:
+        seen = Sighting(running, None, False, {"tunnel-n1": fault})
+        return next(one for one in progress(plan, seen, {}) if one.name == "tunnel-n1")
+
+    refused, carries = entry("n1: refused"), entry("")
+    assert (refused.stage, refused.done, refused.detail) == ("connecting", False, "n1: refused")
+    assert (carries.stage, carries.done, carries.detail) == ("ready", True, "")
+
+
 def test_a_broken_connection_is_made_again_with_all_its_ports() -> None:
     stopping = threading.Event()
     first, busy, last = Fake(), Fake(refuses=True), Fake()
@@ -83,7 +119,7 @@ def test_a_broken_connection_is_made_again_with_all_its_ports() -> None:
         stopping.set()
         yield last
 
-    run(script(), said, stopping)
+    noted = run(script(), said, stopping)
     assert first.forwarded == last.forwarded == [(7001, 7001), (7002, 7002)]
     assert [c.closed for c in (first, busy, last)] == [True] * 3
     assert said == [
@@ -93,6 +129,7 @@ def test_a_broken_connection_is_made_again_with_all_its_ports() -> None:
         "n1: the port is taken",
         "up: 2 ports",
     ]
+    assert noted == ["" if one == "up: 2 ports" else one for one in said]
 
 
 def test_what_served_a_broken_connection_is_ended_before_its_ports_are_asked_for() -> None:

@@ -92,7 +92,7 @@ class Progress(msgspec.Struct, frozen=True):
 
     name: str
     stage: str
-    """launching, loading, connected, ready; for the links: `1/2 warm`."""
+    """launching, loading, connected, ready; for a tunnel also connecting; for the links: `1/2 warm`."""
     elapsed_s: float
     """Since `up` began."""
     done: bool

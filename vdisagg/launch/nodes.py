@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     class Closable(Connection, Protocol):
         """A connection that somebody owns."""
 
+        def try_forward(self, port: int) -> None:
+            """Have a port of the node lead here, and undo it at once. Raises Failure."""
+
         def close(self) -> None:
             """Let go of it."""
 
@@ -92,6 +95,13 @@ class Nodes:
         """What a node of the plan is asked through, and so is this machine. Connects to nobody yet."""
         with self._making:
             return self._dialogue(self._nodes[name])
+
+    def try_forward(self, name: str, port: int) -> None:
+        """Whether a tunnel from here could carry 127.0.0.1:`port` of a node that is reached by SSH. Raises
+        Failure where sshd refuses, or the node can't be reached."""
+        with self._making:
+            line = self._line(self._nodes[name])
+        line.open().try_forward(port)
 
     def close(self) -> None:
         """Let go of all connections, for good; one that is being made is broken off."""

@@ -27,6 +27,8 @@ class Sighting(msgspec.Struct, frozen=True):
     """None while nothing answers on the admin socket."""
     http_ok: bool
     """Whether GET /health on the front end was answered with 200."""
+    tunnels: Mapping[str, str] = MappingProxyType({})
+    """By tunnel that runs: why it carries nothing at the moment, empty where it does."""
 
 
 class Casualty(msgspec.Struct, frozen=True):
@@ -87,7 +89,8 @@ def _stage(plan: Plan, name: str, seen: Sighting) -> tuple[str, str]:
 def _stage_of_running(plan: Plan, name: str, seen: Sighting) -> tuple[str, str]:
     """What the controller and the front end make of a process that runs, as far as is known."""
     if name in {tunnel.name for tunnel in plan.tunnels}:
-        return "ready", ""  # engines that come through it are the proof
+        fault = seen.tunnels.get(name, "")
+        return ("connecting", fault) if fault else ("ready", "")
     if name == plan.controller.name:
         return ("ready", "") if seen.controller is not None else ("loading", "")
     if seen.controller is None:

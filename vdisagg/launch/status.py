@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from vdisagg.cluster import record
 from vdisagg.cluster.snapshot import ClusterView, Observation, Phase, ProcessView
+from vdisagg.launch import passage
 from vdisagg.launch.lookout import observe_all, unreachable
 from vdisagg.launch.sight import ask_controller, log_files
 
@@ -42,10 +43,12 @@ def status(
     plan = recorded.plan
     observations = observe_all(plan, runner_for, recorded.processes, limit_s=NODES_LIMIT_S)
     controller, silence = ask_controller(plan, state_directory, runner_for, timeout_s=ADMIN_LIMIT_S)
+    tunnels = passage.faults(plan, observations)
     phase = _phase(recorded, holder)
     problems = [
         *_phase_problems(recorded, phase, holder, now()),
         *_process_problems(plan, observations, now()),
+        *(f"{name}: {fault}" for name, fault in tunnels.items() if fault),
     ]
     if controller is not None:
         problems += _controller_problems(controller)
@@ -63,7 +66,9 @@ def status(
         created=recorded.created,
         holder=holder,
         processes=tuple(
-            _process_view(plan, process, observations[process.name], controller)
+            _process_view(
+                plan, process, observations[process.name], controller, tunnels.get(process.name, "")
+            )
             for process in plan.processes()
         )
         + tuple(_manual_view(instance, controller) for instance in plan.manual_instances()),
@@ -151,18 +156,23 @@ def _because(reason: str) -> str:
 
 
 def _process_view(
-    plan: Plan, process: Process, seen: Observation, controller: ControllerStatus | None
+    plan: Plan,
+    process: Process,
+    seen: Observation,
+    controller: ControllerStatus | None,
+    fault: str,
 ) -> ProcessView:
+    """`fault`: what a tunnel says is wrong."""
     instance = _instance(controller, process.name)
     return ProcessView(
         name=process.name,
         kind=process.kind,
         node=process.node,
-        state=_state(plan, process, seen, controller, instance),
+        state="connecting" if fault else _state(plan, process, seen, controller, instance),
         observation=seen,
         log=str(Path(process.directory) / record.LOG_FILE),
         since=instance.since if instance is not None else None,
-        detail=_detail(seen, instance),
+        detail=fault or _detail(seen, instance),
         instance=instance,
     )
 

@@ -8,6 +8,8 @@ is ended first, since it may still hold the ports.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import sys
 import threading
@@ -19,6 +21,7 @@ from typing import TYPE_CHECKING, Protocol
 from vdisagg.cluster import record
 from vdisagg.cluster.logged import log_line
 from vdisagg.errors import Error, Failure
+from vdisagg.launch import passage
 from vdisagg.launch.ssh import session
 
 if TYPE_CHECKING:
@@ -51,8 +54,10 @@ def keep(
     wanted: Sequence[int],
     stopping: threading.Event,
     say: Callable[[str], None],
+    note: Callable[[str], None],
 ) -> None:
-    """Hold a connection with all ports forwarded until `stopping` is set."""
+    """Hold a connection with all ports forwarded until `stopping` is set. `note` is told what is wrong, and
+    "" when nothing is."""
     tries = 0
     served: set[session.Session] = set()
     while not stopping.is_set():
@@ -64,13 +69,16 @@ def keep(
                 for port in wanted:
                     connection.remote_forward(port, port)
                 say(f"up: {len(wanted)} ports")
+                note("")
                 tries = 0
                 while connection.alive and not stopping.wait(LOOK_S):
                     pass
             if not stopping.is_set():
                 say("the connection broke; connecting again")
+                note("the connection broke; connecting again")
         except Failure as exc:  # also where somebody there holds one of the ports
             say(str(exc))
+            note(str(exc))
             stopping.wait(PAUSES_S[min(tries, len(PAUSES_S) - 1)])
             tries += 1
 
@@ -98,11 +106,18 @@ def main() -> int:
     def say(text: str) -> None:
         log_line(f"tunnel to {name}: {text}", at=time.time())
 
+    own = next(tunnel for tunnel in recorded.plan.tunnels if tunnel.name == f"tunnel-{name}")
+
+    def note(fault: str) -> None:
+        with contextlib.suppress(OSError):  # a full disk: what the tunnel carries goes on
+            passage.write(Path(own.directory), passage.Passage(os.getpid(), fault))
+
     keep(
         lambda: connect(name, ssh, limit_s=CONNECT_LIMIT_S),
         recorded.plan.tunnelled().get(name, ()),
         stopping,
         say,
+        note,
     )
     return 0
 

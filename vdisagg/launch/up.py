@@ -19,7 +19,7 @@ from vdisagg.cluster import record
 from vdisagg.cluster.record import Record
 from vdisagg.cluster.snapshot import Observation, Progress, UpResult
 from vdisagg.errors import Failure, LaunchFailed, Occupied, PlanConflict
-from vdisagg.launch import far_controller
+from vdisagg.launch import far_controller, passage
 from vdisagg.launch.background import at_once, failures, raise_all
 from vdisagg.launch.casualties import casualties, is_deciding
 from vdisagg.launch.ending import end_processes
@@ -428,7 +428,8 @@ class _Launch:
             controller, _ = ask_controller(self.plan, self._state_directory, self._runner_for)
         if controller is not None and controller.front_end == "attached":
             http_ok = is_healthy(self.plan.front_end.url)
-        return Sighting(observations, self._news(controller), http_ok)
+        tunnels = passage.faults(self.plan, observations)
+        return Sighting(observations, self._news(controller), http_ok, tunnels)
 
     def _news(self, controller: ControllerStatus | None) -> ControllerStatus | None:
         """What the controller says, without what it says of processes that are no more."""

@@ -139,6 +139,17 @@ def test_a_server_that_forwards_nothing_is_a_failure(start_sshd: Start) -> None:
         connection.remote_forward(free_port(), 1)
 
 
+def test_a_forwarding_that_is_tried_leaves_its_port_to_others(
+    sshd: Sshd, connection: Connection
+) -> None:
+    port = free_port()
+    connection.try_forward(port)
+    with connect("n1", Ssh("node"), config=sshd.ssh_config("node")) as other:
+        other.remote_forward(port, free_port())
+        with pytest.raises(Failure, match=f"does not listen on 127.0.0.1:{port} for us"):
+            connection.try_forward(port)
+
+
 def test_closing_the_connection_closes_what_goes_through_it(sshd: Sshd) -> None:
     port = free_port()
     before = set(threading.enumerate())

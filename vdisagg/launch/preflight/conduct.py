@@ -36,6 +36,9 @@ class Nodes(Protocol):
     def dialogue(self, name: str) -> Dialogue:
         """What a node is asked through; it is reached when first used."""
 
+    def try_forward(self, name: str, port: int) -> None:
+        """Have a port of a node lead here, and undo it at once. Raises Failure."""
+
 
 class Look(msgspec.Struct, frozen=True):
     """One node's facts, and its clock."""
@@ -80,6 +83,7 @@ def preflight(
     if running:
         findings.append(_up_already(plan))
     else:
+        findings += _try_tunnels(plan, nodes, looks, tick)
         findings += _try_paths(
             plan, {name: visited[name] for name in looks}, dialogues, looks, tick
         )
@@ -151,6 +155,27 @@ def _left_to_others(plan: Plan, visited: Mapping[str, Node]) -> list[Finding]:
 def _up_already(plan: Plan) -> Finding:
     found = f"cluster {plan.name} runs: its ports, its GPUs and the paths between nodes are in use"
     return Finding(agree.ALL, "not tested", found, level="note")
+
+
+def _try_tunnels(
+    plan: Plan, nodes: Nodes, looks: Mapping[str, Look], tick: Callable[[], None] | None
+) -> list[Finding]:
+    """Have sshd carry one port of each node that a tunnel leads to: it allows all of them, or none."""
+    work = {}
+    for name, ports in plan.tunnelled().items():
+        taken = {port for _, port, _ in looks[name].facts.busy} if name in looks else set(ports)
+        for port in [one for one in ports if one not in taken][:1]:
+            work[name] = partial(nodes.try_forward, name, port)
+    return [
+        _refused(name, outcome)
+        for name, outcome in at_once(work, tick=tick).items()
+        if isinstance(outcome, Failure)
+    ]
+
+
+def _refused(node: str, failure: Failure) -> Finding:
+    found, _, next_ = str(failure).removeprefix(f"{node}: ").partition("; next: ")
+    return Finding(node, "tunnel", found, "a forwarded port", next_)
 
 
 def _try_paths(

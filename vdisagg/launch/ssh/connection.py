@@ -259,6 +259,20 @@ class Connection:
                 "taken, or AllowTcpForwarding off in its sshd_config?"
             ) from exc
 
+    def try_forward(self, port: int) -> None:
+        """As remote_forward, and undo it at once: would sshd do it? Raises Failure where it refuses."""
+        self.remote_forward(port, port)
+        try:
+            with (
+                self._requests,
+                at_most(FORWARD_S, lambda: self._give_up("a forwarding was not ended in time")),
+            ):
+                self._transport.cancel_port_forward("127.0.0.1", port)
+        except _BROKEN as exc:
+            raise self._broken() from exc
+        finally:
+            self._forwards.drop(port)
+
     # -- life -----------------------------------------------------------------------------------
 
     @property
