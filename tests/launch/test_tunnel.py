@@ -99,7 +99,7 @@ def test_a_tunnel_that_carries_nothing_is_not_ready_and_says_why(tmp_path: Path)
 
     def entry(fault: str) -> Progress:
         seen = Sighting(running, None, False, {"tunnel-n1": fault})
-        return next(one for one in progress(plan, seen, {}) if one.name == "tunnel-n1")
+        return next(one for one in progress(plan, seen, 0.0) if one.name == "tunnel-n1")
 
     refused, carries = entry("n1: refused"), entry("")
     assert (refused.stage, refused.done, refused.detail) == ("connecting", False, "n1: refused")
