@@ -446,6 +446,7 @@ def test_a_guard_whose_room_was_taken_ends_the_group_and_starts_it_again_once_th
     assert cramped.observe()["guard_alive"]
     disk.empty()
     wait_until(lambda: cramped.observe()["generation"] == 2)
+    wait_until(lambda: len(cramped.observe()["members"]) == 4)
 
 
 def test_a_start_on_a_full_disk_names_what_could_not_be_written(
