@@ -47,11 +47,12 @@ class Namespaces:
         """The words that run `words` in there."""
         return ("nsenter", "--target", str(self.init), *NAMESPACES, "--", *words)
 
-    def ip(self, *words: str) -> None:
-        """Run `ip` on the network in there; pids in `words` are this machine's."""
+    def ip(self, *words: str) -> str:
+        """Run `ip` on the network in there, and return what it prints; pids in `words` are this machine's."""
         command = ("nsenter", "--target", str(self.init), "--net", "--", "ip", *words)
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, f"{words}: {done.stderr}"
+        return done.stdout
 
     def end(self) -> None:
         """End the init, and so all that is in there."""

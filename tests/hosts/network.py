@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import ctypes
 import ipaddress
+import json
 import os
 import subprocess
 import threading
@@ -222,8 +223,9 @@ class Host:
         self._network.set_ports(self, interfaces, "down")
 
     def restore(self, *interfaces: int) -> None:
-        """Plug it in again."""
+        """Plug it in again; returns once frames pass, which the kernel may let wait for a second."""
         self._network.set_ports(self, interfaces, "up")
+        wait_for(lambda: self._network.passes(self, interfaces), lambda: f"{self.name}: no carrier")
 
     def lose_sight(self, *others: Host) -> None:
         """Nothing passes between it and these hosts any more, either way, without a word."""
@@ -348,6 +350,14 @@ class Network:
         """Set the switch's ends of the host's cables up or down."""
         for number in interfaces or range(len(host.interfaces)):
             self._switch.ip("link", "set", self._port(host, number), state)
+
+    def passes(self, host: Host, interfaces: Sequence[int]) -> bool:
+        """Whether the switch forwards what comes from these interfaces of the host (default: from all)."""
+        for number in interfaces or range(len(host.interfaces)):
+            shown = self._switch.ip("-d", "-j", "link", "show", self._port(host, number))
+            if json.loads(shown)[0]["linkinfo"]["info_slave_data"]["state"] != "forwarding":
+                return False
+        return True
 
     def _port(self, host: Host, number: int) -> str:
         return f"p{list(self.hosts).index(host.name)}-{number}"
