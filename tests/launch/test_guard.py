@@ -285,6 +285,11 @@ def test_d08_a_second_start_in_the_same_directory_is_refused(tree: Guarded) -> N
     assert len(tree.observe()["members"]) == 4
 
 
+def test_who_forks_and_ends_during_a_look_does_not_hide_its_child() -> None:
+    looks = [[], [7]]
+    assert guard.wait_until_none(lambda: looks.pop(0), 0.0, set()) == [7]
+
+
 def test_values_of_the_environment_stand_in_no_file_and_no_command_line(
     guarded: Guarded, wait_until: Callable[..., None]
 ) -> None:
