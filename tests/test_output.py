@@ -5,19 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-Run = Callable[..., subprocess.CompletedProcess[str]]
-TOPOLOGY = """\
-model: some/model
-nodes:
-  here: {device: cpu}
-prefill: {node: here}
-decode: {node: here}
-"""
+from test_cli import TOPOLOGY, Run
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from hosts.bed import Bed, send, until
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from hosts.network import Host
+    from hosts.network import Command, Host
 
 HEEDED_S = 8.0  # a node is given up after 20 s
 UP, CHECK = ("up",), ("check", "--nodes")
@@ -24,10 +24,15 @@ def interrupted(bed: Bed, words: tuple[str, ...], file: Path, silent: Host) -> N
     name, *options = words
     with bed.start(name, file, *options) as command:
         until(lambda: waits_for(bed, silent))
-        begun = time.monotonic()
-        send(command, 2)
-        said = command.communicate(timeout=60)[1]
-        took_s = time.monotonic() - begun
+        ends_at_once(command)
+
+
+def ends_at_once(command: Command) -> None:
+    """Interrupt it."""
+    begun = time.monotonic()
+    send(command, 2)
+    said = command.communicate(timeout=60)[1]
+    took_s = time.monotonic() - begun
     assert command.returncode == 130, said
     assert took_s < HEEDED_S, said
     assert "Traceback" not in said
@@ -70,12 +75,7 @@ def test_a_node_that_freezes_after_the_login_holds_up_no_ctrl_c(
     with bed.start(name, file, *options) as command:
         until(lambda: "sleep 1000" in n2.processes().values())
         n2.sshds[0].freeze()
-        begun = time.monotonic()
-        send(command, 2)
-        said = command.communicate(timeout=60)[1]
-        took_s = time.monotonic() - begun
-    assert command.returncode == 130, said
-    assert took_s < HEEDED_S, said
+        ends_at_once(command)
     n2.reboot()
     bed.nothing_is_left()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from functools import partial
 from typing import TYPE_CHECKING
 
 from vdisagg.cluster import record
@@ -11,9 +10,9 @@ from vdisagg.cluster.admin import SOCKET_NAME
 from vdisagg.cluster.snapshot import DownResult
 from vdisagg.errors import Failure
 from vdisagg.launch import far_controller
-from vdisagg.launch.background import at_once
 from vdisagg.launch.ending import end_processes
 from vdisagg.launch.interrupt import Interrupt
+from vdisagg.launch.lookout import find_all
 from vdisagg.launch.sight import log_files
 from vdisagg.plan.model import Process
 
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from vdisagg.launch.runner import Found, RunnerFor
+    from vdisagg.launch.runner import RunnerFor
     from vdisagg.plan.model import Plan
 
 
@@ -106,10 +105,7 @@ def _search(
         *((process.node, process.directory.rpartition("/")[0]) for process in plan.processes()),
     ):
         folders.setdefault(here[0] if node in here else node, {})[folder] = None
-    searched = at_once(
-        {name: partial(_find, runner_for, name, tuple(there)) for name, there in folders.items()},
-        tick=tick,
-    )
+    searched = find_all(runner_for, folders, tick=tick)
     processes: dict[tuple[str, str], Process] = {}
     kinds = {process.name: process.kind for process in plan.processes()}
     unsearched = []
@@ -135,13 +131,6 @@ def _search(
             )
             names.add(one.name)
     return list(processes.values()), unsearched
-
-
-def _find(runner_for: RunnerFor, node: str, folders: Sequence[str]) -> list[Found]:
-    try:
-        return runner_for(node).find(folders)
-    except OSError as exc:
-        raise Failure(f"{exc.filename}: {exc.strerror}") from exc
 
 
 def _refuse_faults(name: str, faults: Sequence[str]) -> None:

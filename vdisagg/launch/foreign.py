@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 from vdisagg.errors import Failure
-from vdisagg.launch.background import at_once
+from vdisagg.launch.lookout import find_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,10 +23,7 @@ def refuse_foreign(
     folders: dict[str, set[str]] = {}
     for process in plan.processes():
         folders.setdefault(process.node, set()).add(process.directory.rpartition("/")[0])
-    found = at_once(
-        {node: partial(_find, runner_for, node, sorted(there)) for node, there in folders.items()},
-        tick=tick,
-    )
+    found = find_all(runner_for, folders, tick=tick)
     lines = [
         f"  {node}: {_told(one, now())}"
         for node, ones in found.items()
@@ -46,10 +42,6 @@ def refuse_foreign(
                 )
             )
         )
-
-
-def _find(runner_for: RunnerFor, node: str, folders: list[str]) -> list[Found]:
-    return runner_for(node).find(folders)
 
 
 def _told(one: Found, now: float) -> str:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from functools import partial
 from typing import TYPE_CHECKING
 
 from vdisagg.cluster.snapshot import Observation
 from vdisagg.errors import Failure
-from vdisagg.launch.background import in_background
+from vdisagg.launch.background import at_once, in_background
 from vdisagg.launch.runner import NOTHING_STARTED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from vdisagg.cluster.record import Started
-    from vdisagg.launch.runner import RunnerFor
+    from vdisagg.launch.runner import Found, RunnerFor
     from vdisagg.plan.model import Plan, Process
 
 LOOK_LIMIT_S = 10.0  # for a node that is busy with loading; one that is there answers in 0.2 s
@@ -32,6 +33,18 @@ def by_node(processes: Iterable[Process]) -> dict[str, list[Process]]:
     for process in processes:
         found.setdefault(process.node, []).append(process)
     return found
+
+
+def find_all(
+    runner_for: RunnerFor, folders: Mapping[str, Iterable[str]], *, tick: Callable[[], None]
+) -> dict[str, list[Found] | Failure]:
+    """What has been started in these folders, by node, whoever launched it: see Runner.find; or why a node
+    could not be searched. `tick` is called several times a second meanwhile, and may raise."""
+
+    def find(node: str, there: Iterable[str]) -> list[Found]:
+        return runner_for(node).find(tuple(there))
+
+    return at_once({node: partial(find, node, there) for node, there in folders.items()}, tick=tick)
 
 
 class Lookout:

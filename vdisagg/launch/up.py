@@ -229,9 +229,7 @@ class _Launch:
     def adopt(self) -> None:
         """Go on from an up that ended half-way: what runs is kept."""
         earlier = self._record
-        self._left = observe_all(
-            self.plan, self._runner_for, self._record.processes, tick=self._interrupt.check
-        )
+        self._left = self._what_there_is()
         self.adopted = {n: seen for n, seen in self._left.items() if seen.state == "running"}
         self._record = msgspec.structs.replace(earlier, by_pid=os.getpid())
         age = max(0.0, self._now() - earlier.created)
@@ -245,9 +243,7 @@ class _Launch:
         """Keep what runs well of a cluster that is up, so that the rest is missing."""
         self._mends = True
         controller = self._settled_controller()
-        self._left = observe_all(
-            self.plan, self._runner_for, self._record.processes, tick=self._interrupt.check
-        )
+        self._left = self._what_there_is()
         found = casualties(self.plan, self._left, controller)
         self.adopted = {n: seen for n, seen in self._left.items() if n not in found}
         heard = controller.instances if controller is not None else []
@@ -263,6 +259,10 @@ class _Launch:
                 self._report.say(f"{gone}: nobody starts it again when it fails")
             elif seen.lost:
                 self._report.say(f"{name}: {seen.how_lost}")
+
+    def _what_there_is(self) -> dict[str, Observation]:
+        started, tick = self._record.processes, self._interrupt.check
+        return observe_all(self.plan, self._runner_for, started, tick=tick)
 
     def _settled_controller(self) -> ControllerStatus | None:
         """What the controller says once it has made up its mind about engines that it lost sight of."""
