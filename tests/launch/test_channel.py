@@ -190,6 +190,20 @@ def test_without_a_controller_it_fails_after_the_limit_and_then_at_once() -> Non
     assert line.attach(0)[1] == [1], "what failed was never sent"
 
 
+def test_a_controller_that_attaches_is_waited_for_again_and_health_is_bad_until_then() -> None:
+    line = Line()
+    line.there = False
+    assert not line.send()
+    healthy = ours.control(ours.Control(health=ours.Health(ok=True)))
+    line.take(*healthy)
+    assert line.channel.unhealthy(now=line.now) == "no controller takes requests yet"
+    line.attach(0)
+    assert line.channel.unhealthy(now=line.now) is None
+    tried = line.now
+    line.comes = lambda: setattr(line, "there", line.now >= tried + 1.0)
+    assert line.send(), "its other socket is connected a moment later"
+
+
 def test_an_abort_never_waits_and_goes_to_whoever_comes() -> None:
     line = Line()
     line.send()

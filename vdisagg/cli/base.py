@@ -43,6 +43,7 @@ def bring_up(topology: Topology, file: Path, *, preflight: bool = True) -> UpRes
     from vdisagg.cluster.record import state_directory
     from vdisagg.launch.addresses import find_addresses
     from vdisagg.launch.here import require_vllm
+    from vdisagg.launch.interrupt import Interrupt
     from vdisagg.launch.nodes import Nodes
     from vdisagg.launch.preflight.check import checked_by
     from vdisagg.launch.up import up
@@ -50,8 +51,13 @@ def bring_up(topology: Topology, file: Path, *, preflight: bool = True) -> UpRes
 
     require_vllm(topology)
     directory = state_directory(topology.name)
-    with Nodes(planned(topology, file), directory) as first, progress_view() as view:
-        plan = planned(topology, file, find_addresses(topology, first.dialogue))
+    with (
+        Interrupt(say_on_stderr) as interrupt,
+        Nodes(planned(topology, file), directory) as first,
+        progress_view() as view,
+    ):
+        found = find_addresses(topology, first.dialogue, tick=interrupt.check)
+        plan = planned(topology, file, found)
         nodes = first.of(plan)
         return up(
             plan,

@@ -175,15 +175,17 @@ def _check_nodes(topology: Topology, file: Path, as_json: bool) -> NoReturn:
     from vdisagg.cluster.findings import errors
     from vdisagg.cluster.record import state_root
     from vdisagg.launch.addresses import find_addresses
+    from vdisagg.launch.interrupt import Interrupt
     from vdisagg.launch.nodes import Nodes
     from vdisagg.launch.preflight.check import check
     from vdisagg.view.console import rendered
     from vdisagg.view.preflight import findings_json, findings_table
 
     directory = state_root() / topology.name
-    with Nodes(planned(topology, file), directory) as nodes:
-        found = find_addresses(topology, nodes.dialogue)
-    findings = check(planned(topology, file, found), directory)
+    with Interrupt(say_on_stderr) as interrupt:
+        with Nodes(planned(topology, file), directory) as nodes:
+            found = find_addresses(topology, nodes.dialogue, tick=interrupt.check)
+        findings = check(planned(topology, file, found), directory, tick=interrupt.check)
     if as_json:
         tell(findings_json(findings))
     else:

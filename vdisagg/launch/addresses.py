@@ -40,12 +40,14 @@ def find_addresses(
     dialogue_of: Callable[[str], Dialogue] | None = None,
     *,
     host_name: Callable[[str, Ssh], str | None] | None = None,
+    tick: Callable[[], None] | None = None,
 ) -> Found:
     """Look up what the topology leaves open, on all nodes at once.
 
     `dialogue_of`: how a node is asked, by name; without it no node is asked, and what can't be
     found out from here is left out. `host_name`: what OpenSSH makes of a host, None where this machine
     cannot look it up, since the way there leads through others (default: by the user's ssh_config).
+    `tick` is called several times a second, and may raise to break off.
     Raises Failure that names each node whose address is not found, or to which no route leads.
     """
     ask = _openssh_name if host_name is None else host_name
@@ -54,7 +56,8 @@ def find_addresses(
         {
             wanted.node: partial(_address, wanted, nodes[wanted.node], dialogue_of, ask)
             for wanted in look_ups(topology)
-        }
+        },
+        tick=tick,
     )
     failed = failures(outcomes)
     addresses = {name: found for name, found in outcomes.items() if isinstance(found, str)}

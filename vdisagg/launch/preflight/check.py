@@ -26,16 +26,17 @@ class Check(Protocol):
         called several times a second; what it raises breaks the look off."""
 
 
-def check(plan: Plan, state_directory: Path) -> tuple[Finding, ...]:
+def check(plan: Plan, state_directory: Path, *, tick: Callable[[], None]) -> tuple[Finding, ...]:
     """Look at the nodes of a plan; of the recorded one, where the same cluster is recorded as up.
 
+    `tick` is called several times a second, and may raise to break off.
     Raises Failure where the record can't be read.
     """
     recorded = record.read(state_directory)
     if recorded is not None and recorded.plan.digest == plan.digest:
         plan = recorded.plan  # its ports are its own; a new plan would avoid them
     with Nodes(plan, state_directory) as nodes:
-        return preflight(plan, nodes, running=recorded is not None)
+        return preflight(plan, nodes, running=recorded is not None, tick=tick)
 
 
 def checked_by(nodes: Nodes) -> Check:

@@ -89,9 +89,9 @@ class Channel:
         """Send [identity, kind, payload, …] through `post`, which says whether a controller was there.
 
         While none is, this waits; after WAIT_S in vain it returns False, and so does each later call
-        at once, until one succeeds. The message then has no number: it never was. Only an abort is
-        always taken, and goes to whoever attaches next: its client has left and won't say so again,
-        and vLLM's output handler would end with an exception here.
+        at once, until one succeeds or a controller attaches. The message then has no number: it never
+        was. Only an abort is always taken, and goes to whoever attaches next: its client has left and
+        won't say so again, and vLLM's output handler would end with an exception here.
         """
         numbered = [*frames, NUMBERED + (self.sent + 1).to_bytes(8, "little")]
         deadline = clock() + (0.0 if self._given_up else WAIT_S)
@@ -137,6 +137,8 @@ class Channel:
             return None
         if now - self.health.at > SILENCE_S:
             return f"the controller has said nothing for {now - self.health.at:.0f} s"
+        if self._given_up:
+            return "no controller takes requests yet"
         return None if self.health.ok else self.health.reason
 
     def _keep(self, message: list[bytes]) -> None:
@@ -165,6 +167,7 @@ class Channel:
 
     def _attached(self, received: int) -> list[list[bytes]]:
         """Somebody plays the engine who has seen our messages up to the number `received`."""
+        self._given_up = False
         again = [(number, message) for number, message in self._kept if number > received]
         first = again[0][0] if again else self.sent + 1
         return [self._answer(first=first, resend=True), *(message for _, message in again)]
