@@ -85,6 +85,22 @@ def test_a_control_character_in_the_bodys_id_is_refused_with_a_400_that_names_it
     )
 
 
+@pytest.mark.parametrize(
+    "written",
+    [
+        b'{"request_id" : "a\\nb"}',
+        rb'{"\u0072equest_id": "a\nb"}',
+        rb'{"request\u005Fid": "a\nb"}',
+        rb'{"\u0072\u0065\u0071\u0075\u0065\u0073\u0074\u005f\u0069\u0064": "a\nb"}',
+        r'{"request_id": "a\nb"}'.encode("utf-16"),
+        r'{"request_id": "a\nb"}'.encode("utf-16-be"),
+        r'{"request_id": "a\nb"}'.encode("utf-32"),
+    ],
+)
+def test_the_field_is_found_however_it_is_written(written: bytes) -> None:
+    assert ask(written)[0]["status"] == 400
+
+
 @pytest.mark.parametrize("bad", [b"\n", b"\t", b"\0", b"\x7f", b"\xc2\x85"])
 def test_a_control_character_in_the_header_is_refused_with_a_400_that_names_it(bad: bytes) -> None:
     start, answer = ask(b"{}", header=b"a" + bad + b"b")

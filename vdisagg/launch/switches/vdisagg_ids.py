@@ -11,6 +11,7 @@ Loaded through `--middleware vdisagg_ids.RequestIds` from the switches' folder; 
 from __future__ import annotations
 
 import json
+import re
 import unicodedata
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,14 @@ MAX_ID = 900
 limit of 1024 applies."""
 
 HEADER = b"x-request-id"
-FIELD = b'"request_id"'
+FIELD = re.compile(
+    b'"%b"' % b"".join(rb"(?:%c|\\u00%02x)" % (code, code) for code in b"request_id"),
+    re.IGNORECASE,
+)
+"""The field's name in JSON, letters written as such or by their numbers."""
+
+NUL = b"\0"
+"""JSON in UTF-8 has none; in UTF-16 and UTF-32, which are taken too, each brace has one beside it."""
 
 NO_TEXT = ("Cc", "Cs", "Zl", "Zp")
 """Unicode's categories of control characters, halves of characters, and line breaks."""
@@ -77,7 +85,7 @@ def replay(body: Message | None, receive: Receive) -> Receive:
 
 def fault_in(body: bytes) -> str:
     """What is wrong with the id that a JSON body names, if any. Bodies without one are not parsed."""
-    if FIELD not in body:
+    if NUL not in body and not FIELD.search(body):
         return ""
     try:
         request = json.loads(body)
