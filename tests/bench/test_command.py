@@ -47,10 +47,10 @@ def served(fake: FakeFrontEnd) -> Iterator[FakeFrontEnd]:
 
     thread = threading.Thread(target=runner.run, args=(serve(),))
     thread.start()
-    assert up.wait(10)
+    assert up.wait(60)
     yield fake
     loop.call_soon_threadsafe(end.set)
-    thread.join(10)
+    thread.join(60)
     runner.close()
 
 

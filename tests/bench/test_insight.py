@@ -78,7 +78,7 @@ def controller(directory: Path, *answers: object) -> Iterator[list[admin.Request
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
         yield asked
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive(), "not all answers were asked for"
 
 
@@ -88,7 +88,7 @@ def timings(*given: admin.Timing, last: int, dropped: int = 0, started: float = 
 
 
 def test_phases_are_those_of_the_requests_since_begin_page_by_page(tmp_path: Path) -> None:
-    insight = Insight(tmp_path)
+    insight = Insight(tmp_path, timeout_s=60.0)
     with controller(
         tmp_path,
         timings(last=7),
@@ -102,7 +102,7 @@ def test_phases_are_those_of_the_requests_since_begin_page_by_page(tmp_path: Pat
 
 
 def test_after_a_takeover_the_new_controllers_are_read_from_the_first_on(tmp_path: Path) -> None:
-    insight = Insight(tmp_path)
+    insight = Insight(tmp_path, timeout_s=60.0)
     with controller(
         tmp_path,
         timings(last=7),
@@ -116,7 +116,7 @@ def test_after_a_takeover_the_new_controllers_are_read_from_the_first_on(tmp_pat
 
 
 def test_what_the_controller_does_not_keep_is_noted(tmp_path: Path) -> None:
-    insight = Insight(tmp_path)
+    insight = Insight(tmp_path, timeout_s=60.0)
     with controller(tmp_path, timings(last=0), timings(timing(6), last=6, dropped=5)):
         insight.begin()
         assert list(insight.phases()) == ["r"]
@@ -139,7 +139,7 @@ def test_a_status_gives_links_loads_and_versions(tmp_path: Path) -> None:
         admin.LinkStatus("p0", "d1", "stale"),
     ]
     status = admin.ControllerStatus(1, 1.0, "attached", [prefill, decode], links, admin.Totals())
-    insight = Insight(tmp_path)
+    insight = Insight(tmp_path, timeout_s=60.0)
     with controller(tmp_path, status, status, status):
         assert insight.links() == [("p0", "d0")]
         assert insight.load_points(2.5) == [
@@ -163,7 +163,7 @@ def test_a_controller_that_does_not_answer_gives_nothing_and_is_noted_once(
 
 
 def test_a_refusal_or_half_an_answer_is_no_end_of_a_run(tmp_path: Path) -> None:
-    insight = Insight(tmp_path)
+    insight = Insight(tmp_path, timeout_s=60.0)
     with controller(tmp_path, admin.Refused("unknown operation 'timings'"), {"ok": True}):
         assert insight.phases() == {}
         assert insight.links() == []

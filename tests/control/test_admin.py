@@ -57,7 +57,7 @@ def connect(controller: None, directory: Path) -> Iterator[Callable[[], socket.s
     def connection() -> socket.socket:
         path, descriptor = admin.socket_address(directory)
         opened.append(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-        opened[-1].settimeout(10.0)
+        opened[-1].settimeout(60.0)
         try:
             opened[-1].connect(path)
         finally:

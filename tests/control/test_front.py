@@ -20,7 +20,7 @@ from vdisagg.control.sockets import Sockets
 from vdisagg.errors import ProtocolError
 from vdisagg.plan.model import Address
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 READY = wire.encode({"max_model_len": 8})
 
 

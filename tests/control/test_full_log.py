@@ -15,7 +15,7 @@ from fakes.engine import FakeEngine, KvStore
 from vdisagg.cluster import admin, record
 from vdisagg.errors import ControllerGone
 
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 
 
 @pytest.fixture

@@ -47,7 +47,7 @@ def at_most(cluster: Cluster, count: int, open_ones: list[str]) -> None:
         open_ones[:] = [name for name in open_ones if cluster.front.finish_reason(name) is None]
         return len(open_ones) <= count
 
-    cluster.until(few, patience_s=60)
+    cluster.until(few)
 
 
 def plain(cluster: Cluster, lengths: Sequence[tuple[int, int]], *, at_once: int) -> None:

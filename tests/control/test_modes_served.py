@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from control.test_takeover import begin, end, slow
+from control.test_takeover import begin, end, hold
 from fakes.cluster import Cluster
 from fakes.engine import continuation
+from fakes.front import PATIENCE_S
 from vdisagg.bench.insight import Insight
 from vdisagg.cluster.modes import COLOCATED, KEY
 from vdisagg.control import wire
@@ -37,8 +39,10 @@ def test_they_are_answered_by_engines_of_both_roles_and_leave_no_block(
     cluster_of: Clusters,
 ) -> None:
     cluster = cluster_of().up()
-    slow(cluster)
+    hold(cluster, 5)
     requests = [cluster.front.add(prompt, max_tokens=9, **SAID) for prompt in prompts(8)]
+    cluster.until(lambda: sum(len(engine.running) for engine in cluster.engines.values()) == 8)
+    hold(cluster, math.inf)
     answers = [cluster.front.finish(request) for request in requests]
     assert answers == [continuation(prompt, 9) for prompt in prompts(8)]
     assert (len(whole(cluster, "p0")), len(whole(cluster, "d0"))) == (4, 4)
@@ -75,10 +79,11 @@ def test_a_mode_that_is_none_is_an_error_and_the_events_name_it(cluster_of: Clus
 @pytest.mark.parametrize("name", ["p0", "d0"])
 def test_the_death_of_its_engine_is_not_seen_by_the_client(cluster_of: Clusters, name: str) -> None:
     cluster = cluster_of().up()
-    slow(cluster)
+    hold(cluster, 9)
     requests = [cluster.front.add(prompt, max_tokens=60, **SAID) for prompt in prompts(4)]
     cluster.until(lambda: all(len(cluster.front.tokens(request)) > 3 for request in requests))
     cluster.engines[name].kill()
+    hold(cluster, math.inf)
     for request, prompt in zip(requests, prompts(4), strict=True):
         assert cluster.front.finish(request) == continuation(prompt, 60)
     assert cluster.status().totals.continued == 2
@@ -88,11 +93,12 @@ def test_the_death_of_its_engine_is_not_seen_by_the_client(cluster_of: Clusters,
 
 def test_a_controller_after_this_one_goes_on_in_the_same_mode(cluster_of: Clusters) -> None:
     cluster = cluster_of().up()
-    slow(cluster)
+    hold(cluster, 9)
     requests = [cluster.front.add(prompt, max_tokens=60, **SAID) for prompt in prompts(4)]
     cluster.until(lambda: all(len(cluster.front.tokens(request)) > 3 for request in requests))
     end(cluster)
     begin(cluster)
+    hold(cluster, math.inf)
     for request, prompt in zip(requests, prompts(4), strict=True):
         assert cluster.front.finish(request) == continuation(prompt, 60)
     assert len(whole(cluster, "p0")) + len(whole(cluster, "d0")) == 8
@@ -104,7 +110,7 @@ def test_a_controller_after_this_one_goes_on_in_the_same_mode(cluster_of: Cluste
 def test_a_bench_hears_the_phases_of_its_requests_and_no_others(cluster_of: Clusters) -> None:
     cluster = cluster_of().up()
     cluster.front.generate(PROMPT, request_id="cmpl-before-0-12345678")
-    insight = Insight(cluster.directory)
+    insight = Insight(cluster.directory, timeout_s=PATIENCE_S)
     insight.begin()
     cluster.front.generate(PROMPT, request_id="cmpl-pd-0-12345678")
     cluster.front.generate(PROMPT, request_id="chatcmpl-one-12345678", **SAID)
@@ -124,7 +130,7 @@ def test_a_bench_hears_the_phases_of_its_requests_and_no_others(cluster_of: Clus
 
 def test_of_what_a_controller_has_taken_over_the_new_one_tells(cluster_of: Clusters) -> None:
     cluster = cluster_of().up()
-    insight = Insight(cluster.directory)
+    insight = Insight(cluster.directory, timeout_s=PATIENCE_S)
     insight.begin()
     cluster.front.generate(PROMPT, request_id="cmpl-a-0-12345678")
     end(cluster)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import threading
 from collections.abc import Callable
@@ -40,10 +41,16 @@ def slow(cluster: Cluster, step_s: float = 0.02) -> None:
         engine.behaviour.step_s = step_s
 
 
+def hold(cluster: Cluster, most_tokens: float) -> None:
+    """No leg gets further than so many tokens."""
+    for engine in cluster.engines.values():
+        engine.behaviour.most_tokens = most_tokens
+
+
 @pytest.mark.parametrize("deaths", [1, 3])
 def test_streams_go_on_token_for_token(cluster_of: Clusters, deaths: int) -> None:
     cluster = cluster_of(2, 2).up()
-    slow(cluster)
+    hold(cluster, 20)
     prompts = [[*PROMPT, n] for n in range(8)]
     requests = [cluster.front.add(prompt, max_tokens=80) for prompt in prompts]
 
@@ -55,10 +62,10 @@ def test_streams_go_on_token_for_token(cluster_of: Clusters, deaths: int) -> Non
         cluster.until(partial(lambda least: tokens() > least, wanted))
         end(cluster)
         begin(cluster)
+    hold(cluster, math.inf)
     for request, prompt in zip(requests, prompts, strict=True):
         assert cluster.front.finish(request) == continuation(prompt, 80)
         assert cluster.front.finish_reason(request) == wire.LENGTH
-    slow(cluster, 0.0)
     assert cluster.front.generate(PROMPT) == continuation(PROMPT, 16)
     assert {i.generation for i in cluster.status().instances} == {1}, "the same engines"
     cluster.settle()
@@ -123,7 +130,7 @@ def test_a_restarted_engine_has_a_sample_of_its_own(cluster_of: Clusters) -> Non
 
 def test_an_answer_that_cannot_be_continued_ends_in_an_error(cluster_of: Clusters) -> None:
     cluster = cluster_of().up()
-    slow(cluster)
+    hold(cluster, 9)
     request = cluster.front.add(PROMPT, max_tokens=200, seed=3, temperature=0.7)
     cluster.until(lambda: len(cluster.front.tokens(request)) > 3)
     end(cluster)
@@ -161,7 +168,7 @@ def test_a_front_end_that_has_gone_meanwhile_is_given_up_and_the_next_one_dialle
     end(cluster)
     cluster.front.close()
     begin(cluster)
-    cluster.front = FakeFront(cluster.plan.front_end.handshake, patience_s=20.0)
+    cluster.front = FakeFront(cluster.plan.front_end.handshake)
     cluster.front.attach()
     slow(cluster, 0.0)
     assert cluster.front.generate(PROMPT) == continuation(PROMPT, 16)
@@ -179,7 +186,7 @@ def test_an_engine_whose_ready_payload_died_with_the_controller_is_taken_up(
     saved["links"] = [link for link in saved["links"] if "d1" not in link]
     file.write_text(json.dumps(saved))
     begin(cluster)
-    cluster.until(lambda: cluster.instance("d1").state == "ready", patience_s=15.0)
+    cluster.until(lambda: cluster.instance("d1").state == "ready")
     cluster.until(lambda: all(link.state == "warm" for link in cluster.status().links))
     assert cluster.front.generate(PROMPT) == continuation(PROMPT, 16)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fakes.engine import Behaviour, FakeEngine, KvStore
-from fakes.front import FakeFront
+from fakes.front import PATIENCE_S, FakeFront
 from vdisagg.cluster import admin
 from vdisagg.control.controller import Controller
 from vdisagg.plan.model import (
@@ -37,7 +37,9 @@ def free_ports(count: int) -> list[int]:
             holder.close()
 
 
-def make_plan(directory: Path, prefill: int, decode: int, *, interval_s: float) -> Plan:
+def make_plan(
+    directory: Path, prefill: int, decode: int, *, interval_s: float, misses: int = 3
+) -> Plan:
     """A plan of fakes: nothing in it is ever launched."""
     ports = iter(free_ports(3 * (prefill + decode) + 2))
 
@@ -63,7 +65,7 @@ def make_plan(directory: Path, prefill: int, decode: int, *, interval_s: float) 
         ),
         front_end=FrontEnd(process("front", "front_end"), address(), address(), 1, "fake"),
         controller=process("controller", "controller"),
-        heartbeat=Heartbeat(interval_s=interval_s, misses=3, canary_tokens=8),
+        heartbeat=Heartbeat(interval_s=interval_s, misses=misses, canary_tokens=8),
         timeouts=Timeouts(launch_s=10, stop_s=1, request_s=30),
     )
 
@@ -78,10 +80,11 @@ class Cluster:
         decode: int,
         *,
         interval_s: float = 3600.0,
+        misses: int = 3,
         api_servers: int = 1,
     ) -> None:
         self.directory = directory
-        self.plan = make_plan(directory, prefill, decode, interval_s=interval_s)
+        self.plan = make_plan(directory, prefill, decode, interval_s=interval_s, misses=misses)
         self.store = KvStore()
         self.controller = Controller(self.plan, directory, rng=random.Random(0))
         self._thread = threading.Thread(target=self.controller.run, daemon=True)
@@ -112,7 +115,7 @@ class Cluster:
 
     def status(self) -> admin.ControllerStatus:
         """Over the admin socket, as the CLI asks."""
-        return admin.ask(self.directory, admin.ControllerStatus, "status")
+        return admin.ask(self.directory, admin.ControllerStatus, "status", timeout_s=PATIENCE_S)
 
     def instance(self, name: str) -> admin.InstanceStatus:
         """One instance's part of the status."""
@@ -120,10 +123,10 @@ class Cluster:
 
     def events(self) -> list[str]:
         """What has happened, a line each."""
-        events = admin.ask(self.directory, admin.Events, "events").events
+        events = admin.ask(self.directory, admin.Events, "events", timeout_s=PATIENCE_S).events
         return [f"{event.subject}: {event.what}" for event in events]
 
-    def until(self, condition: Callable[[], object], patience_s: float = 10.0) -> None:
+    def until(self, condition: Callable[[], object], patience_s: float = PATIENCE_S) -> None:
         """Wait for a condition, reading the front end's outputs meanwhile."""
         self.front.until(condition, patience_s)
 

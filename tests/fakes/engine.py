@@ -7,6 +7,7 @@ is held against frames recorded from the real engine (tests/control/test_recorde
 
 from __future__ import annotations
 
+import math
 import struct
 import threading
 import time
@@ -107,6 +108,8 @@ class Behaviour:
     stall: Callable[[wire.AddRequest], bool] = lambda request: False
     """Requests that get nowhere (a transfer that never ends), while the engine goes on with the others
     and reports its statistics."""
+    most_tokens: float = math.inf
+    """No answer gets further than so many tokens."""
     near_tie: bool = False
     """Two tokens are always as good as equal; decode takes the other one first after a transfer."""
     mute: bool = False
@@ -305,7 +308,7 @@ class FakeEngine:
         jobs = list(self.running.values())
         places = self.behaviour.max_num_seqs
         waiting = len(jobs[places:])
-        moving = [job for job in jobs[:places] if not self.behaviour.stall(job.request)]
+        moving = [job for job in jobs[:places] if self._moves(job)]
         if not moving:
             time.sleep(self.IDLE_MS / 1000)
         outputs = [self._advance(job) for job in moving]
@@ -315,6 +318,10 @@ class FakeEngine:
         running = len(self.running) - waiting
         stats = wire.SchedulerStats(running, waiting, self.blocks_used / BLOCKS)
         return wire.Outputs(outputs=outputs, scheduler_stats=stats, timestamp=time.monotonic())
+
+    def _moves(self, job: _Job) -> bool:
+        held = len(job.tokens) >= self.behaviour.most_tokens
+        return not held and not self.behaviour.stall(job.request)
 
     def _advance(self, job: _Job) -> wire.Output:
         sampling = job.request.sampling_params or {}

@@ -98,7 +98,7 @@ class Middle:
         done = threading.Event()
         self._orders.append((what, done))
         self._wake.send(b"x")
-        assert done.wait(10), "the relay's thread is gone"
+        assert done.wait(60), "the relay's thread is gone"
 
     def _run(self) -> None:
         while not self._closed:
