@@ -17,6 +17,7 @@ class Relay:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self._hole = threading.Event()
+        self._dark = threading.Event()
         self._closing = threading.Event()
         self._peers: dict[socket.socket, socket.socket] = {}
         self._far: set[socket.socket] = set()
@@ -26,7 +27,9 @@ class Relay:
 
     def swallow(self) -> None:
         """From now on bytes vanish, both ways, and no connection is closed or made."""
+        self._dark.clear()
         self._hole.set()
+        assert self._dark.wait(60), "the relay's thread is gone"
 
     def heal(self) -> None:
         """New connections come through again; those that were swallowed stay dead and silent."""
@@ -54,6 +57,7 @@ class Relay:
             self._peers.clear()
             if self._listener in selector.get_map():
                 selector.unregister(self._listener)  # as a SYN that is never answered
+            self._dark.set()
             return
         if self._listener not in selector.get_map():
             selector.register(self._listener, selectors.EVENT_READ)
