@@ -275,7 +275,8 @@ def peers_of_two_requests() -> list[object]:
     return peers
 
 
-def test_a_connection_is_used_again_for_the_next_request() -> None:
+def test_a_connection_is_used_again_for_the_next_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "KEEP_ALIVE_S", 60.0)
     first, second = peers_of_two_requests()
     assert first == second
 

@@ -197,7 +197,7 @@ def test_c05_streams_on_a_dead_decode_engine_go_on_on_another_token_for_token(
 ) -> None:
     cluster = cluster_of(1, 2).up()
     for name in ("d0", "d1"):
-        cluster.engines[name].behaviour.most_tokens = 4
+        cluster.engines[name].behaviour.most_tokens = lambda request: 4
     requests = [cluster.front.add(PROMPT, max_tokens=60) for _ in range(6)]
     seeded = cluster.front.add(PROMPT, max_tokens=60, seed=3, temperature=0.5)
     cluster.until(lambda: all(len(cluster.front.tokens(r)) > 3 for r in (*requests, seeded)))
@@ -207,7 +207,7 @@ def test_c05_streams_on_a_dead_decode_engine_go_on_on_another_token_for_token(
     moved = sum(not r.endswith(seeded) for r in cluster.engines[victim].running)
     cluster.engines[victim].kill()
     for name in {"d0", "d1"} - {victim}:
-        cluster.engines[name].behaviour.most_tokens = math.inf
+        cluster.engines[name].behaviour.most_tokens = lambda request: math.inf
     for request in requests:
         assert cluster.front.finish(request) == continuation(PROMPT, 60)
         assert cluster.front.finish_reason(request) == wire.LENGTH

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -51,15 +52,27 @@ def at_most(cluster: Cluster, count: int, open_ones: list[str]) -> None:
 
 
 def plain(cluster: Cluster, lengths: Sequence[tuple[int, int]], *, at_once: int) -> None:
-    """Requests of these lengths (prompt, answer), so many at a time; each is answered rightly."""
+    """Requests of these lengths (prompt, answer), so many at a time; each is answered rightly.
+
+    The older half of them ends before others come, however fast each engine is: one that stalls would
+    else be given less.
+    """
     asked: dict[str, tuple[list[int], int]] = {}
     open_ones: list[str] = []
+    ending: set[str] = set()
+    for name in DECODE:
+        cluster.engines[name].behaviour.most_tokens = lambda request: (
+            1 if request.request_id.rpartition(":")[2] in asked.keys() - ending else math.inf
+        )
     for number, (length, answer) in enumerate(lengths):
-        at_most(cluster, at_once - 1, open_ones)
+        if len(open_ones) == at_once:
+            ending.update(open_ones[: at_once // 2])
+            at_most(cluster, at_once - at_once // 2, open_ones)
         prompt = [number, *range(length)]
         name = cluster.front.add(prompt, max_tokens=answer)
         asked[name] = (prompt, answer)
         open_ones.append(name)
+    ending.update(open_ones)
     at_most(cluster, 0, open_ones)
     for name, (prompt, answer) in asked.items():
         assert cluster.front.tokens(name) == continuation(prompt, answer)
@@ -110,7 +123,8 @@ def test_c01_after_cancelled_and_failed_requests_loads_are_zero_and_work_is_even
     assert ends["failing"] == 30
     assert ends["cancelled"] > 150, "too few were cut short to mean anything"
     cluster.settle()
-    assert set(loads(cluster).values()) == {0}
+    # A failed transfer is followed by a probe of its link, which is load as well while it runs.
+    cluster.until(lambda: set(loads(cluster).values()) == {0})
     totals = cluster.status().totals
     assert totals.finished + totals.failed + totals.aborted == totals.received == 600
     assert totals.handles_held == 0
@@ -124,7 +138,8 @@ def test_c01_after_cancelled_and_failed_requests_loads_are_zero_and_work_is_even
     assert sum(shares) == 300
     assert all(90 <= share <= 110 for share in shares), shares
     cluster.settle()
-    assert set(loads(cluster).values()) == {0}
+    # A failed transfer is followed by a probe of its link, which is load as well while it runs.
+    cluster.until(lambda: set(loads(cluster).values()) == {0})
 
 
 def test_c01_a_restarted_decode_engine_is_given_no_more_than_the_others_have(

@@ -44,7 +44,7 @@ def slow(cluster: Cluster, step_s: float = 0.02) -> None:
 def hold(cluster: Cluster, most_tokens: float) -> None:
     """No leg gets further than so many tokens."""
     for engine in cluster.engines.values():
-        engine.behaviour.most_tokens = most_tokens
+        engine.behaviour.most_tokens = lambda request: most_tokens
 
 
 @pytest.mark.parametrize("deaths", [1, 3])

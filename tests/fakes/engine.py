@@ -108,8 +108,8 @@ class Behaviour:
     stall: Callable[[wire.AddRequest], bool] = lambda request: False
     """Requests that get nowhere (a transfer that never ends), while the engine goes on with the others
     and reports its statistics."""
-    most_tokens: float = math.inf
-    """No answer gets further than so many tokens."""
+    most_tokens: Callable[[wire.AddRequest], float] = lambda request: math.inf
+    """A request gets no further than so many tokens."""
     near_tie: bool = False
     """Two tokens are always as good as equal; decode takes the other one first after a transfer."""
     mute: bool = False
@@ -320,7 +320,7 @@ class FakeEngine:
         return wire.Outputs(outputs=outputs, scheduler_stats=stats, timestamp=time.monotonic())
 
     def _moves(self, job: _Job) -> bool:
-        held = len(job.tokens) >= self.behaviour.most_tokens
+        held = len(job.tokens) >= self.behaviour.most_tokens(job.request)
         return not held and not self.behaviour.stall(job.request)
 
     def _advance(self, job: _Job) -> wire.Output:
