@@ -450,6 +450,19 @@ def test_hope_has_an_end() -> None:
     assert "no working link" in notes(actions)[0]
 
 
+def test_hope_does_not_end_while_we_are_stopped_ourselves() -> None:
+    desk = Desk()
+    desk.ways.slots_each = 1
+    for name in "abc":
+        desk.dispatch.add(0, request(name), (), now=1.0)
+    desk.links = []
+    desk.ways.hope = True
+    desk.dispatch.links_changed(now=11.0)  # "c" has waited for its turn, and now hopes
+    desk.dispatch.paused(HOPE_S, now=12.0 + HOPE_S)
+    assert replies(desk.dispatch.tick(now=12.0 + HOPE_S)) == []
+    assert replies(desk.dispatch.tick(now=11.1 + 2 * HOPE_S)) == [error("c")]
+
+
 def test_without_hope_a_held_request_ends_at_once() -> None:
     desk = Desk()
     desk.links = []

@@ -322,6 +322,22 @@ def test_where_somebody_else_listens_the_front_end_is_gone_after_a_while(
     scene.until(lambda: controller.heard == ["lost"])
 
 
+def test_while_we_are_stopped_ourselves_nobody_listens_in_vain(
+    scene: Scene, answering: Answering
+) -> None:
+    controller = adopting(scene)
+    answering.now = "open"
+    for _ in range(2):  # one to knock, one to hear
+        controller.turn()
+    controller.offset_s += front_module.LISTEN_S
+    controller.front.paused(front_module.LISTEN_S)
+    for _ in range(2):
+        controller.turn()
+    assert controller.heard == []
+    controller.offset_s += front_module.LISTEN_S
+    scene.until(lambda: controller.heard == ["lost"])
+
+
 def test_another_process_at_the_same_address_is_not_taken_for_the_front_end(scene: Scene) -> None:
     """It has sent less than we have seen."""
     dead = scene.dialled()

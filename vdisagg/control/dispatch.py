@@ -355,9 +355,7 @@ class Dispatch:
     def paused(self, by_s: float, *, now: float) -> None:
         """We were stopped for so long: nobody else has kept anybody waiting, and engines have dropped
         connections that they will make again."""
-        self._flights.pardon(now=now)
-        for flight in self._flights.by_key.values():
-            flight.leg_started += by_s
+        self._flights.paused(by_s, now=now)
 
     # -- probes, and what others may ask ------------------------------------------------------
 

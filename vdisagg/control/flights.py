@@ -142,9 +142,14 @@ class Flights:
         note = Note("request", f"{shown(flight.front_id)}: {reason}; {what}{_where(way)}")
         return [note, *self.depart(flight, way, now=now)]
 
-    def pardon(self, *, now: float) -> None:
-        """We have been stopped until now: see PARDON_S."""
+    def paused(self, by_s: float, *, now: float) -> None:
+        """We have been stopped for so long, until now: that is no time of a leg, nor of hope; and see
+        PARDON_S."""
         self._pardon_until = now + PARDON_S
+        for line in (self._for_link, self._for_engine):
+            line.paused(by_s)
+        for flight in self.by_key.values():
+            flight.leg_started += by_s
 
     @staticmethod
     def left(flight: Flight) -> tuple[wire.AddRequest, Params | None]:

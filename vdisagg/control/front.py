@@ -244,10 +244,14 @@ class Front:
         return max((now - at for at in heard if at is not None), default=0.0)
 
     def paused(self, pause_s: float) -> None:
-        """We were stopped for so long: that is nobody's silence."""
+        """We were stopped for so long: that is nobody's silence, and nobody was away meanwhile."""
         for server in self._servers:
             if server.heard is not None:
                 server.heard += pause_s
+            if server.back_by is not None:
+                server.back_by += pause_s
+            if server.open_since is not None:
+                server.open_since += pause_s
 
     def hang_up(self) -> None:
         """Close everything, so that a new front end can be dialled."""

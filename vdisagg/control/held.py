@@ -32,6 +32,11 @@ class Line:
         elif self.hoping_since is None:
             self.hoping_since = now
 
+    def paused(self, by_s: float) -> None:
+        """We were stopped for so long: nobody could have shown them a way."""
+        if self.hoping_since is not None:
+            self.hoping_since += by_s
+
     def why(self, way: Way | Wait | None) -> str:
         """Why its first one is still here, for people."""
         if way is Wait.CROWDED:
