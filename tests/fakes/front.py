@@ -44,6 +44,7 @@ class FakeFront:
         self._numbers = itertools.count()
         self.ready: dict[str, Any] = {}
         self.received: dict[str, list[wire.Output]] = defaultdict(list)
+        self.arrived: dict[str, list[float]] = defaultdict(list)
         self.answers: dict[int, wire.UtilityOutput] = {}
         self.stats_seen = 0
         self._late: dict[int, str] = {}
@@ -193,6 +194,7 @@ class FakeFront:
             self.answers[message.utility_output.call_id] = message.utility_output
         for output in message.outputs:
             self.received[output.request_id].append(output)
+            self.arrived[output.request_id].append(time.monotonic())
 
     def _send(self, api: int, kind: bytes, payload: bytes, frames: Sequence[bytes] = ()) -> None:
         self._inputs[api].setsockopt(zmq.ROUTER_MANDATORY, 1)
