@@ -45,7 +45,8 @@ def test_where_decode_differs_the_rest_is_computed_from_what_the_client_has(
     cluster = cluster_of().up()
     decode = cluster.engines["d0"].behaviour
     decode.corrupt = True  # it reads something else than prefill wrote
-    decode.stall = lambda request: ":-1:" in request.request_id  # the link's proofs: they fail as well
+    # Proofs of the link would be counted as well, since they fail.
+    decode.stall = lambda request: ":-1:" in request.request_id
     mismatches = cluster.status().links[0].mismatches
     asked = cluster.front.add(PROMPT, max_tokens=6)
     assert cluster.front.finish(asked) == continuation(PROMPT, 6)
