@@ -39,9 +39,11 @@ if TYPE_CHECKING:
     from vdisagg.launch.runner import RunnerFor
 
 HERE = Path(__file__).parent
+PATIENCE_S = 20.0
 
-# A leader with a child and a grandchild in its session, as an engine has. It says so and gets ready.
-ENGINE = "rm -f ready; echo loading; sh -c 'sleep 1000 & wait' & touch ready; wait"
+# A leader with a child and a grandchild in its session, as an engine has. It says so and gets ready; from then
+# on it has these two and no other.
+ENGINE = "rm -f ready; echo loading; sh -c 'sleep 1000 & echo $PPID >ready; wait' & wait"
 ENGINE_THAT_DIES = "rm -f ready; for i in $(seq 30); do echo line $i; done; echo no memory; exit 7"
 ENGINE_THAT_LOADS_FOR_EVER = "rm -f ready; echo loading; sleep 1000 & wait"
 # Ends its own leader on TERM but leaves a child that will not hear of it.
@@ -173,8 +175,14 @@ class Cluster:
     def down(self) -> DownResult:
         return down(self.runner_for, state_directory=self.directory, say=self.talk.say)
 
-    def status(self) -> ClusterView:
-        return status(self.runner_for, state_directory=self.directory)
+    def status(self, *, admin_limit_s: float = PATIENCE_S) -> ClusterView:
+        """As the command gives it, but that who is only slow is waited for."""
+        return status(
+            self.runner_for,
+            state_directory=self.directory,
+            admin_limit_s=admin_limit_s,
+            nodes_limit_s=PATIENCE_S,
+        )
 
     def observe(self, name: str) -> Observation:
         process = next(p for p in self.plan.processes() if p.name == name)

@@ -1,6 +1,7 @@
 """A stand-in for `python -m vdisagg.control STATE_DIR`: answers the admin API out of files.
 
-An engine or front end is ready once the file `ready` is in its process's directory, and dead since the
+An engine or front end is ready once the file `ready` is in its process's directory; where a pid stands in it,
+that is whose word it is, and a process that was started since is not ready by it. It is dead since the
 Unix time that stands in a file `dead` there. With a file `garbles` a decode engine reads something else
 than prefill wrote.
 """
@@ -11,6 +12,7 @@ import os
 import socket
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -26,11 +28,21 @@ from vdisagg.cluster.admin import (
 )
 
 
+def is_ready(directory: Path) -> bool:
+    try:
+        said = (directory / "ready").read_text().strip()
+        written = (directory / record.PROCESS_FILE).read_text()
+    except FileNotFoundError:
+        return (directory / "ready").exists()
+    process = msgspec.json.decode(written or "{}")
+    return not said or "pid" not in process or int(said) == process["pid"]
+
+
 def status(directory: Path, started: float) -> ControllerStatus:
     recorded = record.read(directory)
     assert recorded is not None
     plan = recorded.plan
-    ready = {p.name: (Path(p.directory) / "ready").exists() for p in plan.processes()}
+    ready = {p.name: is_ready(Path(p.directory)) for p in plan.processes()}
     instances = [
         InstanceStatus(i.name, i.role, "ready" if ready[i.name] else "connected", started)
         for i in plan.instances
@@ -64,7 +76,8 @@ def main(directory: Path) -> None:
         listener.listen(16)
         while True:
             connection, _ = listener.accept()
-            with connection, connection.makefile("rb") as lines:
+            # Who has waited for too long has gone.
+            with suppress(OSError), connection, connection.makefile("rb") as lines:
                 lines.readline()
                 connection.sendall(msgspec.json.encode(status(directory, started)) + b"\n")
 

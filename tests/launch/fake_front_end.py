@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -16,5 +17,5 @@ class Health(BaseHTTPRequestHandler):
 
 if __name__ == "__main__":
     with ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Health) as listener:
-        Path("ready").touch()
+        Path("ready").write_text(str(os.getpid()))
         listener.serve_forever()

@@ -86,10 +86,13 @@ def test_the_controller_is_dead_and_the_engines_run_on(
     assert [p for p in view.problems if p.startswith("controller: signal 9; its log: ")]
 
 
-def test_the_controller_is_stopped_and_does_not_answer(cluster: Cluster) -> None:
+def test_the_controller_is_stopped_and_does_not_answer(
+    cluster: Cluster, wait_until: Callable[..., None]
+) -> None:
     cluster.up()
     os.kill(cluster.observe("controller").pid or 0, signal.SIGSTOP)
-    view = cluster.status()
+    wait_until(lambda: cluster.observe("controller").stopped)
+    view = cluster.status(admin_limit_s=1.0)
     assert states(view)["controller"] == "stopped"
     assert [p for p in view.problems if "the controller does not answer" in p]
 

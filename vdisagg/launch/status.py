@@ -28,9 +28,12 @@ def status(
     runner_for: RunnerFor,
     *,
     state_directory: Path,
+    admin_limit_s: float = ADMIN_LIMIT_S,
+    nodes_limit_s: float = NODES_LIMIT_S,
     now: Callable[[], float] = time.time,
 ) -> ClusterView:
-    """The cluster whose state is in `state_directory`, as it is at this moment.
+    """The cluster whose state is in `state_directory`, as it is at this moment. Who has not answered within
+    its limit, the controller or a node, is said to be silent.
 
     Raises Failure when the record is unreadable.
     """
@@ -41,8 +44,8 @@ def status(
         at_work = f"{holder} is at work on it" if holder else "nothing runs"
         return ClusterView(name, "absent", False, (at_work,), str(state_directory), holder=holder)
     plan = recorded.plan
-    observations = observe_all(plan, runner_for, recorded.processes, limit_s=NODES_LIMIT_S)
-    controller, silence = ask_controller(plan, state_directory, runner_for, timeout_s=ADMIN_LIMIT_S)
+    observations = observe_all(plan, runner_for, recorded.processes, limit_s=nodes_limit_s)
+    controller, silence = ask_controller(plan, state_directory, runner_for, timeout_s=admin_limit_s)
     tunnels = passage.faults(plan, observations)
     phase = _phase(recorded, holder)
     problems = [
