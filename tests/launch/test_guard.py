@@ -333,6 +333,12 @@ def at(guarded: Guarded, **restart: Any) -> dict[str, Any]:
     return {"cwd": str(guarded.directory), "restart": {**ALWAYS, **restart}}
 
 
+def waits_to_restart(guarded: Guarded, generation: int) -> bool:
+    """Whether the life of that number has ended, and its guard waits: after the first it does not."""
+    seen = guarded.observe()
+    return (seen["state"], seen["generation"]) == ("restarting", generation)
+
+
 def test_the_first_restart_comes_at_once(guarded: Guarded, wait_until: Callable[..., None]) -> None:
     first = guarded.start("sleep", "1000", **at(guarded, backoff_s=3600.0))["started"]
     os.kill(first["pid"], signal.SIGKILL)
@@ -347,7 +353,7 @@ def test_the_second_restart_in_a_row_waits_and_says_until_when(
     guarded: Guarded, wait_until: Callable[..., None]
 ) -> None:
     guarded.start("sh", "-c", "echo life; exit 3", **at(guarded, backoff_s=1000.0))
-    wait_until(lambda: guarded.observe()["state"] == "restarting")
+    wait_until(lambda: waits_to_restart(guarded, 2))
     seen = guarded.observe()
     assert (seen["code"], seen["generation"], seen["members"]) == (3, 2, [])
     assert 990 < seen["restart_at"] - seen["ended_at"] < 1010
@@ -481,7 +487,7 @@ def test_stop_while_the_guard_waits_to_restart_ends_the_guard(
     guarded: Guarded, wait_until: Callable[..., None]
 ) -> None:
     guarded.start("false", **at(guarded, backoff_s=1000.0))
-    wait_until(lambda: guarded.observe()["state"] == "restarting")
+    wait_until(lambda: waits_to_restart(guarded, 2))
     done = guarded.stop()
     assert done == {"ended": [], "left": [], "guard_killed": False}
     seen = guarded.observe()
@@ -516,8 +522,12 @@ def test_a_start_elsewhere_takes_the_place_of_a_guard_that_waits(
     guarded: Guarded, wait_until: Callable[..., None], is_alive: Callable[[int], bool]
 ) -> None:
     """Whoever launches has lost the record of the last run, and has stopped nothing."""
-    first = guarded.start("false", **at(guarded, backoff_s=1.0))["started"]
-    wait_until(lambda: guarded.observe()["state"] == "restarting")
+    program = guarded.directory / "program"
+    guard.make_directory(guarded.directory)
+    program.write_text("#!/bin/sh\nrm program; exit 1\n")  # so that it never lives again
+    program.chmod(0o700)
+    first = guarded.start(str(program), **at(guarded))["started"]
+    wait_until(lambda: guarded.observe()["end_reason"])
     second = guarded.start("sleep", "1000")["started"]
     wait_until(lambda: not is_alive(first["guard_pid"]))
     assert guarded.observe()["pid"] == second["pid"]

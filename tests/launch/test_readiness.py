@@ -93,9 +93,9 @@ def test_a_dead_process_is_a_casualty(plan: Plan, observation: Observation, how:
 @pytest.mark.parametrize(
     ("observation", "found"),
     [
-        (Observation("running", generation=2, signal=9), Casualty("d0", "signal 9", True)),
+        (Observation("running", generation=2, signal=9), Casualty("d0", "signal 9", restarted=True)),
         (Observation("restarting", code=1), Casualty("d0", "exit code 1")),
-        (Observation("running", generation=2), Casualty("d0", "started again", True)),
+        (Observation("running", generation=2), Casualty("d0", "started again", restarted=True)),
     ],
 )
 def test_a_process_that_was_restarted_or_will_be_is_a_casualty_unless_that_was_before(
@@ -105,6 +105,14 @@ def test_a_process_that_was_restarted_or_will_be_is_a_casualty_unless_that_was_b
     assert casualty(plan, seen) == found
     assert casualty(plan, seen, {"d0": 1}) is None
     assert casualty(plan, seen, {"p0": 1}) == found
+
+
+def test_a_process_whose_guard_has_not_said_yet_how_it_ended_is_no_casualty_yet(plan: Plan) -> None:
+    seen = Sighting({**RUNNING, "d0": Observation("gone", guard_alive=True)}, controller(), True)
+    assert casualty(plan, seen) is None
+    entry = next(entry for entry in progress(plan, seen, 0.0) if entry.name == "d0")
+    assert (entry.stage, entry.done) == ("dead", False)
+    assert entry.detail == "ended, and its guard has not said yet how"
 
 
 def test_a_process_whose_guard_waits_to_start_it_again_is_shown_as_such(plan: Plan) -> None:

@@ -283,7 +283,7 @@ def test_a_missing_secret_is_named_before_anything_starts(cluster: Cluster, tmp_
 def test_secrets_reach_their_process_and_stand_in_no_file_and_no_command_line(
     cluster: Cluster, tmp_path: Path, wait_until: Callable[..., None]
 ) -> None:
-    cluster.engines["p0"] = 'rm -f ready; [ "$HF_TOKEN" = t0k3n ] && touch ready; sleep 1000 & wait'
+    cluster.engines["p0"] = 'sleep 1000 & rm -f ready; [ "$HF_TOKEN" = t0k3n ] && : >ready; wait'
     cluster.extra["p0"] = {"secrets": (Secret("HF_TOKEN", from_env="MY_TOKEN"),)}
     cluster.up({"MY_TOKEN": "t0k3n"})
     pids = [pid for members in cluster.pids().values() for pid in members]
@@ -503,7 +503,7 @@ def test_the_last_words_of_a_process_that_was_restarted_while_starting_are_shown
         cluster.up()
     lines = str(caught.value).splitlines()
     assert lines[0] == "d0 died while starting: exit code 7"
-    assert lines[1].endswith("/d0/log.1:")
+    assert lines[1].endswith(("/d0/log.1:", "/d0/log:"))  # the latter until it lives again
     assert lines[2] == "  | no memory"
     assert cluster.is_empty()
 

@@ -20,8 +20,8 @@ class Observation(msgspec.Struct, frozen=True):
     """One process as its guard's files and /proc show it.
 
     never: nothing was started. restarting: it has ended, and its guard will start it again. exited: its
-    code or signal is known. gone: it is not alive and no guard lived to see how it ended. unreachable:
-    its node did not answer, so nothing is known.
+    code or signal is known. gone: it is not alive, and no guard lived to see how it ended or, where
+    `guard_alive`, its guard has not said yet. unreachable: its node did not answer, so nothing is known.
     """
 
     state: ProcessState
@@ -65,7 +65,8 @@ class Observation(msgspec.Struct, frozen=True):
         if self.state in ("exited", "restarting"):
             return self.last_end
         if self.state == "gone":
-            return "gone, and its guard with it"
+            slow = "ended, and its guard has not said yet how"
+            return slow if self.guard_alive else "gone, and its guard with it"
         if self.state == "unreachable":
             return f"not to be reached: {self.reason}"
         return ""

@@ -56,7 +56,7 @@ END = " vdisagg-guard>>>"
 
 POLL_S = 0.05
 KILL_WAIT_S = 15.0  # a killed process may sit in the driver while it gives its GPU memory back
-GUARD_WAIT_S = 2.0  # what a living guard needs to see the end of its group and leave
+GUARD_WAIT_S = 10.0  # in which a living guard sees the end of its group, writes it down on a slow disk, and leaves
 EXIT_WAIT_S = 0.2  # what a living guard needs to write down how its process ended
 LOOK_S = 1.0  # how often a guard looks for stopped processes in its group
 MEMBERS_S = 10.0  # how often it looks for new ones there: that reads every process of the machine
@@ -671,7 +671,7 @@ def observe(directory: Path, look: Look | None = None, started: Value | None = N
 
     `state`: never (nothing was started), running, restarting (it has ended, and its guard will start
     it again at `restart_at`), exited (code or signal known), gone (not alive, and no guard lived to see
-    how it ended). `members`: living processes of its group. `stopped`: whether one of them is stopped
+    how it ended, or `guard_alive`, and it has not said yet). `members`: living processes of its group. `stopped`: whether one of them is stopped
     by a signal. Code, signal, `ended_at` and `end_reason` are the last end's: of a running process, its
     predecessor's. `lost`: whether it is known in spite of its process.json, which is missing or damaged.
     """
@@ -810,6 +810,7 @@ def stop(directory: Path, grace_s: float, started: Value | None = None) -> Value
     ended, left = end(lambda: members_of_all(records), grace_s)
 
     send(living_guard(), signal.SIGTERM)  # it may be about to start the process again
+    send(living_guard(), signal.SIGCONT)  # as in `end`
     killed = False
     if wait_until_none(living_guard, GUARD_WAIT_S, set()):
         send(living_guard(), signal.SIGKILL)

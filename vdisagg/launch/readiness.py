@@ -36,6 +36,8 @@ class Casualty(msgspec.Struct, frozen=True):
 
     name: str
     how: str
+    generation: int = 1
+    """Of the life that has ended."""
     restarted: bool = False
     """Whether its guard has started it again meanwhile, so that its last words are in the log before."""
 
@@ -113,11 +115,16 @@ def casualty(plan: Plan, seen: Sighting, ends: Mapping[str, int] = NO_ENDS) -> C
         observation = seen.observations.get(process.name)
         if observation is None:
             continue
+        if observation.state == "gone" and observation.guard_alive:
+            continue  # its guard will say how it ended
         if observation.state in ("exited", "gone"):
-            return Casualty(process.name, observation.how_it_ended)
+            return Casualty(process.name, observation.how_it_ended, observation.generation)
         if observation.ends > ends.get(process.name, 0):
             restarted = observation.state == "running"
-            return Casualty(process.name, observation.last_end or "started again", restarted)
+            life = observation.generation - restarted
+            return Casualty(
+                process.name, observation.last_end or "started again", life, restarted=restarted
+            )
     for instance in seen.controller.instances if seen.controller is not None else []:
         if instance.state == "dead":
             return Casualty(instance.name, f"reported dead: {instance.reason or 'no reason given'}")

@@ -44,7 +44,9 @@ if TYPE_CHECKING:
 
 POLL_S = 0.2
 LAST_LINES = 20
+LOOK_LIMIT_S = 2.0  # the next look comes soon
 SETTLE_S = 10.0  # a suspect is dead after 5 s, a restarted controller answers within 2
+WHOLE_LIMIT_S = 6.0  # who is only slow to answer is well
 UNREACHABLE_LIMIT_S = 60.0  # a cut that heals is over by then; the controller may hear of the rest
 API_KEY = "VLLM_API_KEY"  # where the stock API server takes its key from
 
@@ -280,7 +282,7 @@ class _Launch:
         """Whether nothing is missing, and all serves at this moment."""
         if self.missing():
             return False
-        entries = progress(self.plan, self._sighting(self._left), 0.0)
+        entries = progress(self.plan, self._sighting(self._left, WHOLE_LIMIT_S), 0.0)
         whole = all(entry.done for entry in entries)
         if not whole:
             self._report.say(f"cluster {self.plan.name} is up, but not ready; waiting for it")
@@ -346,6 +348,7 @@ class _Launch:
             node: partial(self._start_on_node, processes, secrets)
             for node, processes in by_node(self.missing()).items()
         }
+        self._show_start()
         outcomes = at_once(work, tick=self._show_start)
         self._interrupt.check()
         raise_all(failures(outcomes), LaunchFailed)
@@ -421,13 +424,18 @@ class _Launch:
                 )
             )
 
-    def _sighting(self, observations: dict[str, Observation]) -> Sighting:
+    def _sighting(
+        self, observations: dict[str, Observation], limit_s: float = LOOK_LIMIT_S
+    ) -> Sighting:
+        """`limit_s`: for the controller's answer, and for the front end's."""
         controller = None
         http_ok = False
         if observations:
-            controller, _ = ask_controller(self.plan, self._state_directory, self._runner_for)
+            controller, _ = ask_controller(
+                self.plan, self._state_directory, self._runner_for, timeout_s=limit_s
+            )
         if controller is not None and controller.front_end == "attached":
-            http_ok = is_healthy(self.plan.front_end.url)
+            http_ok = is_healthy(self.plan.front_end.url, timeout_s=limit_s)
         tunnels = passage.faults(self.plan, observations)
         return Sighting(observations, self._news(controller), http_ok, tunnels)
 
@@ -457,7 +465,19 @@ class _Launch:
 
     def _obituary(self, lost: Casualty) -> str:
         words = self._last_words(lost.name, before=lost.restarted)
+        if not lost.restarted and self._lives_again(lost):
+            words = self._last_words(lost.name, before=True)
         return f"{lost.name} died while starting: {lost.how}\n{words}"
+
+    def _lives_again(self, lost: Casualty) -> bool:
+        """Whether its guard has started it again since it was seen to die."""
+        process = next((p for p in self.plan.processes() if p.name == lost.name), None)
+        if process is None:
+            return False
+        try:
+            return self._runner_for(process.node).observe(process).generation > lost.generation
+        except Failure:
+            return False
 
     def _overdue(self, entries: list[Progress]) -> str:
         late = [entry for entry in entries if not entry.done]
