@@ -162,7 +162,11 @@ class Cluster:
             nodes=self.nodes,
         )
 
-    def up(self, environment: dict[str, str] | None = None) -> UpResult:
+    def up(
+        self,
+        environment: dict[str, str] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> UpResult:
         return up(
             self.plan,
             self.runner_for,
@@ -170,6 +174,7 @@ class Cluster:
             report=self.talk,
             runners_of=self.runners_of,
             environment=environment or {},
+            clock=clock,
         )
 
     def down(self) -> DownResult:
