@@ -67,6 +67,12 @@ def pids(dialogue: Dialogue, probe: ModuleType) -> tuple[int, int]:
     return int(own), int(parent)
 
 
+def children_of(deputy_pid: int) -> list[int]:
+    """The steps that it has begun and not yet answered."""
+    children = Path(f"/proc/{deputy_pid}/task/{deputy_pid}/children")
+    return list(map(int, children.read_text().split()))
+
+
 def test_a_step_has_words_and_stdin_and_its_outputs_and_code_come_back(
     dialogue: Dialogue, probe: ModuleType
 ) -> None:
@@ -146,7 +152,7 @@ def test_d15_a_step_that_is_late_is_given_up_and_others_are_answered_all_the_sam
 
 
 def test_when_the_deputy_is_killed_all_who_wait_hear_of_it_and_the_next_is_answered(
-    dialogue: Dialogue, probe: ModuleType, tmp_path: Path
+    dialogue: Dialogue, probe: ModuleType, tmp_path: Path, wait_until: Callable[..., None]
 ) -> None:
     _, deputy_pid = pids(dialogue, probe)
     failed: list[str] = []
@@ -160,6 +166,7 @@ def test_when_the_deputy_is_killed_all_who_wait_hear_of_it_and_the_next_is_answe
     waiting = [threading.Thread(target=wait) for _ in range(3)]
     for thread in waiting:
         thread.start()
+    wait_until(lambda: len(children_of(deputy_pid)) == 3)
     os.kill(deputy_pid, signal.SIGKILL)
     for thread in waiting:
         thread.join(20)
@@ -208,11 +215,9 @@ def test_it_is_listed_under_what_it_does(
     go = str(tmp_path / "go")
     waiting = threading.Thread(target=lambda: dialogue.run(probe, "wait", go, limit_s=60.0))
     waiting.start()
-    children = Path(f"/proc/{deputy_pid}/task/{deputy_pid}/children")
     wait_until(
         lambda: (
-            [shown(int(pid)) for pid in children.read_text().split()]
-            == [f"vdisagg probe.py wait {go}"]
+            [shown(pid) for pid in children_of(deputy_pid)] == [f"vdisagg probe.py wait {go}"]
         )
     )
     Path(go).touch()

@@ -61,8 +61,8 @@ def test_an_up_that_cannot_tell_its_record_that_it_is_up_leaves_nothing(
     on_disk.engines["d0"] = WAITS_FOR_GO
     with up_in_background(on_disk, stderr=subprocess.PIPE) as first:
         wait_until(lambda: len(recorded_processes(on_disk)) == 4)
-        (Path(next(p.directory for p in on_disk.plan.processes() if p.name == "d0")) / "go").touch()
         disk.fill()
+        (Path(next(p.directory for p in on_disk.plan.processes() if p.name == "d0")) / "go").touch()
         _, said = first.communicate(timeout=30)
     assert first.returncode == 1
     assert "demo/cluster.json: cannot be written" in said

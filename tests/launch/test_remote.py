@@ -259,6 +259,7 @@ def test_a_process_is_restarted_there_and_its_last_life_can_be_read(
     script = "[ -e seen ] && echo now && exec sleep 1000; touch seen; echo before; exit 1"
     process = make_process(script)
     runner.start(process, {}, 1.0, restart=Restart())
+    wait_until(lambda: runner.observe(process).generation == 2)
     wait_until(lambda: runner.tail(process, 5) == ["now"])
     assert runner.tail(process, 5, before=True) == ["before"]
     seen = runner.observe(process)

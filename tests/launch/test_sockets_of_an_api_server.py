@@ -25,7 +25,7 @@ API_SERVER = """
 import asyncio, json, sys
 import zmq, zmq.asyncio
 import vdisagg_channel, vdisagg_health
-vdisagg_channel.WAIT_S = 0.5
+vdisagg_channel.WAIT_S = 60.0
 context = zmq.asyncio.Context(zmq.Context(io_threads=2))
 router, pull = context.socket(zmq.ROUTER), context.socket(zmq.PULL)
 for socket in (router, pull):
@@ -78,6 +78,9 @@ async def main():
             say(await send(b"\\1", *numbers))
         elif word == "taken":
             say([taken, empty])
+        elif word == "wait_ms":
+            vdisagg_channel.WAIT_S = numbers[0] / 1000
+            say(numbers)
         elif word == "health":
             say(await health())
         else:
@@ -222,7 +225,9 @@ def test_a_message_sent_between_two_controllers_waits_for_the_second(server: Api
 
 def test_without_a_controller_requests_fail_and_aborts_are_kept(server: ApiServer) -> None:
     failure = "no vdisagg controller is connected"
+    server.ask("wait_ms", 500)
     assert server.ask("add", 1, 4) == [failure] * 3
+    server.ask("wait_ms", 60_000)
     assert server.ask("abort", 1) is None
     controller = Playing(server.addresses, seen=[], said=[])
     controller.until(lambda: controller.seen == [1])
