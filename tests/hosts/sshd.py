@@ -193,8 +193,9 @@ class Sshd:
                     os.kill(pid, number)
 
     def drop_connections(self) -> None:
-        """End the logins that there are, and what they run, and go on listening."""
-        for pid, _ in self.logins():
+        """End the logins that there are, and what they run, and go on listening. A login first: it would
+        tell its client that what it runs has ended."""
+        for pid, _ in sorted(self.logins(), key=lambda one: (int(one[1]), one[0])):
             kill(pid)
 
     def enter(self, words: Sequence[str]) -> None:

@@ -17,7 +17,7 @@ from vdisagg.launch.ssh.connect import connect
 from vdisagg.plan.model import Ssh
 
 LIMIT_S = 60.0
-HEEDED_S = 5.0
+HEEDED_S = 20.0
 
 
 @contextmanager

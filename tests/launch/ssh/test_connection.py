@@ -94,8 +94,8 @@ def test_d15_ten_megabytes_on_both_outputs_do_not_block(connection: Connection) 
 def test_d15_a_command_that_never_ends_is_given_up_and_the_connection_lives(
     connection: Connection,
 ) -> None:
-    with pytest.raises(Unreachable, match=r"^n1: `sleep 300` did not end within 0\.5 s; next: "):
-        connection.run(("sleep", "300"), limit_s=0.5)
+    with pytest.raises(Unreachable, match=r"^n1: `sleep 300` did not end within 4 s; next: "):
+        connection.run(("sleep", "300"), limit_s=4)
     assert connection.run(("echo", "here"), limit_s=10).stdout == "here\n"
 
 
@@ -122,9 +122,9 @@ def test_no_more_than_eight_commands_run_at_once(connection: Connection, tmp_pat
 def test_a_server_that_opens_no_session_is_named(start_sshd: Start) -> None:
     with (
         open_to(start_sshd(options=("MaxSessions 0",))) as connection,
-        pytest.raises(Unreachable, match=r"opened no session within 1 s.*MaxSessions"),
+        pytest.raises(Unreachable, match=r"opened no session within 4 s.*MaxSessions"),
     ):
-        connection.run(("true",), limit_s=1)
+        connection.run(("true",), limit_s=4)
 
 
 def test_lines_come_as_they_are_written(connection: Connection, tmp_path: Path) -> None:
@@ -179,11 +179,11 @@ def test_d15_a_node_that_stands_still_breaks_a_command_within_its_limit(sshd: Ss
 
 
 def test_e04_a_node_that_stands_still_is_noticed_by_keepalives(sshd: Sshd) -> None:
-    with open_to(sshd, "ServerAliveInterval 1", "ServerAliveCountMax 1") as connection:
+    with open_to(sshd, "ServerAliveInterval 1", "ServerAliveCountMax 4") as connection:
         lines = connection.lines(("sh", "-c", "echo begun; sleep 300"))
         assert next(lines) == "begun"
         freeze(sshd)
-        with pytest.raises(Unreachable, match="no sign of life for 2 s"):
+        with pytest.raises(Unreachable, match="no sign of life for 5 s"):
             next(lines)
 
 
@@ -207,8 +207,8 @@ def test_a_command_has_the_environment_of_set_env(start_sshd: Start) -> None:
 
 
 def test_a_live_connection_outlasts_many_keepalives(sshd: Sshd) -> None:
-    with open_to(sshd, "ServerAliveInterval 1", "ServerAliveCountMax 1") as connection:
-        assert connection.run(("sleep", "5"), limit_s=30).code == 0
+    with open_to(sshd, "ServerAliveInterval 1", "ServerAliveCountMax 4") as connection:
+        assert connection.run(("sleep", "8"), limit_s=60).code == 0
         assert connection.alive
 
 

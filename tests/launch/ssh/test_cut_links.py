@@ -47,12 +47,12 @@ def node(network: Network, here: Host) -> Host:
 def to_node(here: Host, node: Host, tmp_path: Path) -> Connect:
     """Connects from `here`, with keepalives each second."""
 
-    def dial(*, limit_s: float = 20.0) -> Connection:
+    def dial(*, limit_s: float = 20.0, silent_s: int = 5) -> Connection:
         config = tmp_path / "config"
         config.write_text(
             f"Host n1\n HostName {node.address}\n IdentityFile {here.key.path}\n"
             f" UserKnownHostsFile {here.home}/.ssh/known_hosts\n"
-            " ServerAliveInterval 1\n ServerAliveCountMax 2\n"
+            f" ServerAliveInterval 1\n ServerAliveCountMax {silent_s}\n"
         )
         with here.entered():
             return connect("n1", Ssh("n1"), config=config, limit_s=limit_s)
@@ -118,7 +118,7 @@ def test_a_node_without_a_cable_is_unreachable_and_comes_back(to_node: Connect, 
 
 
 def test_a_short_cut_is_survived(to_node: Connect, node: Host) -> None:
-    with to_node() as connection, ThreadPoolExecutor() as threads:
+    with to_node(silent_s=60) as connection, ThreadPoolExecutor() as threads:
         running = threads.submit(
             connection.run, ("sh", "-c", "sleep 1; echo done"), limit_s=LIMIT_S
         )

@@ -217,6 +217,7 @@ class Connection:
 
     def _open(self, deadline: Deadline) -> paramiko.Channel:
         """Open a session, again and again while sshd has too many of them (MaxSessions)."""
+        refused: Exception | None = None
         for wait_s in back_off(random.Random()):
             if not self._transport.is_active():
                 raise self._broken()
@@ -225,7 +226,9 @@ class Connection:
             except _BROKEN as exc:
                 if not self._transport.is_active():
                     raise self._broken() from exc
-                if "Timeout" in str(exc):
+                if "Timeout" not in str(exc):
+                    refused = exc
+                elif refused is None:
                     raise Unreachable(
                         f"{self.node}: no answer within {deadline.limit_s:g} s; next: is the machine up "
                         "and the network there? Then run the command again"
@@ -233,7 +236,7 @@ class Connection:
                 if deadline.left_s < wait_s:
                     raise Unreachable(
                         f"{self.node}: sshd there opened no session within {deadline.limit_s:g} s "
-                        f"({exc}); next: raise MaxSessions in its sshd_config"
+                        f"({refused}); next: raise MaxSessions in its sshd_config"
                     ) from exc
             time.sleep(wait_s)
         raise AssertionError("unreachable")
