@@ -121,6 +121,12 @@ def test_a_process_that_was_restarted_is_found_although_the_record_knows_its_pre
     assert not is_alive(again.guard_pid or 0)
 
 
+def parent_of(pid: int) -> int:
+    stat = guard.read_stat(pid)
+    assert stat is not None
+    return int(stat["parent"])
+
+
 def test_a_daemon_that_the_process_left_to_its_guard_is_ended_with_it(
     lost: Lost, is_alive: Callable[[int], bool], wait_until: Callable[..., None]
 ) -> None:
@@ -130,6 +136,7 @@ def test_a_daemon_that_the_process_left_to_its_guard_is_ended_with_it(
     started = lost.start()["p0"]
     wait_until((lost.directory / "pid").exists)
     daemon = int((lost.directory / "pid").read_text())
+    wait_until(lambda: parent_of(daemon) == started.guard_pid)
     removed(lost.directory)
     assert lost.runner.observe(lost.process).pid == started.pid
     assert lost.runner.stop(lost.process, 0.3).ended == tuple(sorted((started.pid, daemon)))

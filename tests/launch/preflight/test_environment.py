@@ -117,5 +117,5 @@ def test_a_setup_that_hangs_is_ended_with_its_children(
     pid = tmp_path / "pid"
     words = ["sh", "-c", f"sleep 1000 & echo $! > {pid}; wait"]
     with pytest.raises(subprocess.TimeoutExpired):
-        environment.run(words, {"PATH": "/usr/bin:/bin"}, 1.0)
+        environment.run(words, {"PATH": "/usr/bin:/bin"}, 5.0)
     wait_until(lambda: not is_alive(int(pid.read_text())))  # what is killed runs on for a moment

@@ -23,13 +23,15 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 
 
 def listen(pool: ThreadPoolExecutor, *addresses: tuple[str, int, int]) -> Answer:
-    job = {"nonce": "n", "addresses": [list(a) for a in addresses], "hold_s": 20.0}
+    job = {"nonce": "n", "addresses": [list(a) for a in addresses], "hold_s": 60.0}
     return pool.submit(paths.listen, job)
 
 
-def dial(name: str, *targets: tuple[str, int], patience_s: float = 10.0) -> list[str]:
+def dial(
+    name: str, *targets: tuple[str, int], patience_s: float = 20.0, limit_s: float = 20.0
+) -> list[str]:
     job = {"nonce": "n", "name": name, "targets": [list(t) for t in targets]}
-    answer = paths.dial({**job, "limit_s": 0.5, "patience_s": patience_s})
+    answer = paths.dial({**job, "limit_s": limit_s, "patience_s": patience_s})
     return [fault for _, _, fault in answer["addresses"]]
 
 
@@ -41,14 +43,14 @@ def test_open_paths_are_told_and_the_listener_ends_with_its_last_caller(
     assert dial("n2", (N1, first), (N1, first + 1)) == ["", ""]
     assert not listener.done()
     assert dial("n3", (N1, first)) == [""]
-    assert listener.result(10)["addresses"] == [[N1, first, ""], [N1, first + 1, ""]]
+    assert listener.result(20)["addresses"] == [[N1, first, ""], [N1, first + 1, ""]]
 
 
 def test_a_listener_that_comes_later_is_waited_for(pool: ThreadPoolExecutor) -> None:
     port = free_block(1)
     caller = pool.submit(dial, "n2", (N1, port))
     listen(pool, (N1, port, 1))
-    assert caller.result(10) == [""]
+    assert caller.result(20) == [""]
 
 
 def test_d10_ipv6_is_dialled_too(pool: ThreadPoolExecutor) -> None:
@@ -59,7 +61,7 @@ def test_d10_ipv6_is_dialled_too(pool: ThreadPoolExecutor) -> None:
         pytest.skip("no IPv6 here")
     listener = listen(pool, ("::1", port, 1))
     assert dial("n2", ("::1", port)) == [""]
-    assert listener.result(10)["addresses"] == [["::1", port, ""]]
+    assert listener.result(20)["addresses"] == [["::1", port, ""]]
 
 
 def test_a_refused_call_is_told() -> None:
@@ -74,7 +76,7 @@ def test_a_call_that_nobody_takes_times_out() -> None:
         with socket.create_connection(target), socket.socket() as second:
             second.setblocking(False)  # a full queue: the kernel drops what comes after
             second.connect_ex(target)
-            assert dial("n2", target) == ["timed out"]
+            assert dial("n2", target, limit_s=0.5) == ["timed out"]
 
 
 def test_a_stranger_on_the_port_is_not_taken_for_the_listener() -> None:
@@ -85,7 +87,7 @@ def test_a_stranger_on_the_port_is_not_taken_for_the_listener() -> None:
 
 def test_a_stranger_who_says_nothing_is_one_too() -> None:
     with socket.create_server((N1, 0)) as silent:
-        assert dial("n2", silent.getsockname()) == ["something else answers there"]
+        assert dial("n2", silent.getsockname(), limit_s=0.5) == ["something else answers there"]
 
 
 def answer_once(listener: socket.socket, words: bytes) -> None:
@@ -97,8 +99,8 @@ def answer_once(listener: socket.socket, words: bytes) -> None:
 def test_a_listener_answers_no_stranger_and_waits_on(pool: ThreadPoolExecutor) -> None:
     port = free_block(1)
     listener = listen(pool, (N1, port, 1))
-    assert dial("n2", (N1, port), patience_s=10.0) == [""]
-    listener.result(10)
+    assert dial("n2", (N1, port)) == [""]
+    listener.result(20)
     listener = listen(pool, (N1, port, 2))
     assert dial("n2", (N1, port)) == [""]
     with socket.create_connection((N1, port)) as stranger:
@@ -106,7 +108,7 @@ def test_a_listener_answers_no_stranger_and_waits_on(pool: ThreadPoolExecutor) -
         assert stranger.recv(100) == b""
     assert not listener.done()
     assert dial(paths.BYE, (N1, port)) == [""]
-    assert listener.result(10)["addresses"] == [[N1, port, ""]]
+    assert listener.result(20)["addresses"] == [[N1, port, ""]]
 
 
 def test_a_port_that_cannot_be_listened_on_is_told_and_does_not_hold_up(
@@ -115,7 +117,7 @@ def test_a_port_that_cannot_be_listened_on_is_told_and_does_not_hold_up(
     with socket.create_server((N1, 0)) as held:
         port = held.getsockname()[1]
         listener = listen(pool, (N1, port, 1), ("192.0.2.77", port, 1))
-        assert listener.result(10)["addresses"] == [
+        assert listener.result(20)["addresses"] == [
             [N1, port, "the port is taken"],
             ["192.0.2.77", port, "cannot assign requested address"],
         ]

@@ -101,7 +101,7 @@ def test_a_proxy_command_that_cannot_be_run_is_named(tmp_path: Path, sshd: Sshd)
 def test_what_a_proxy_command_complains_about_is_passed_on(tmp_path: Path, sshd: Sshd) -> None:
     file = config(tmp_path, {"node": sshd}, node="ProxyCommand sh -c 'echo no route to %h >&2'")
     with pytest.raises(Unreachable, match=r"its ProxyCommand says: no route to 127\.0\.0\.1"):
-        connect("n1", Ssh("node"), config=file, limit_s=1)
+        connect("n1", Ssh("node"), config=file, limit_s=4)
 
 
 def test_d15_many_logins_at_once_all_come_through(tmp_path: Path, start_sshd: Start) -> None:

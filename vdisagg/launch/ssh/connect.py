@@ -45,19 +45,29 @@ def connect(
     hops = route(node, ssh, config)
     without: frozenset[bytes] = frozenset()
     waits = back_off(random.Random())
+    busy: _Busy | None = None
     while True:
         try:
             return _Attempt(node, hops, deadline, without).connection()
         except keys.AgentRefused as exc:
             without |= {exc.public}
+        except Unreachable as exc:
+            if busy is None or deadline.left_s or deadline.cancel.called:
+                raise
+            raise _refused(busy, limit_s) from exc  # the last try had no time for its own reason
         except _Busy as exc:
+            busy = exc
             wait_s = next(waits)
             if deadline.left_s < wait_s and not deadline.cancel.called:
-                raise Unreachable(
-                    f"{exc}, again and again for {limit_s:g} s; next: raise MaxStartups in its "
-                    "sshd_config, or look whether it bans us (PerSourcePenalties, fail2ban)"
-                ) from exc
+                raise _refused(exc, limit_s) from exc
             deadline.cancel.wait(wait_s)
+
+
+def _refused(busy: _Busy, limit_s: float) -> Unreachable:
+    return Unreachable(
+        f"{busy}, again and again for {limit_s:g} s; next: raise MaxStartups in its "
+        "sshd_config, or look whether it bans us (PerSourcePenalties, fail2ban)"
+    )
 
 
 class _Attempt:
