@@ -216,9 +216,7 @@ def test_it_is_listed_under_what_it_does(
     waiting = threading.Thread(target=lambda: dialogue.run(probe, "wait", go, limit_s=60.0))
     waiting.start()
     wait_until(
-        lambda: (
-            [shown(pid) for pid in children_of(deputy_pid)] == [f"vdisagg probe.py wait {go}"]
-        )
+        lambda: [shown(pid) for pid in children_of(deputy_pid)] == [f"vdisagg probe.py wait {go}"]
     )
     Path(go).touch()
     waiting.join(20)

@@ -93,7 +93,10 @@ def test_a_dead_process_is_a_casualty(plan: Plan, observation: Observation, how:
 @pytest.mark.parametrize(
     ("observation", "found"),
     [
-        (Observation("running", generation=2, signal=9), Casualty("d0", "signal 9", restarted=True)),
+        (
+            Observation("running", generation=2, signal=9),
+            Casualty("d0", "signal 9", restarted=True),
+        ),
         (Observation("restarting", code=1), Casualty("d0", "exit code 1")),
         (Observation("running", generation=2), Casualty("d0", "started again", restarted=True)),
     ],

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from vdisagg.plan.model import Plan
 
 ADMIN_LIMIT_S = 2.0
+HEALTH_LIMIT_S = 2.0
 
 
 def log_files(plan: Plan) -> dict[str, str]:
@@ -36,14 +37,12 @@ def ask_controller(
         return None, str(exc)
 
 
-def is_healthy(url: str, *, timeout_s: float) -> bool:
+def is_healthy(url: str, *, timeout_s: float = HEALTH_LIMIT_S) -> bool:
     """Whether GET /health is answered with 200."""
     import http.client  # here, as `status` has no time for it
 
     target = urlsplit(url)
-    connection = http.client.HTTPConnection(
-        target.hostname or "", target.port, timeout=timeout_s
-    )
+    connection = http.client.HTTPConnection(target.hostname or "", target.port, timeout=timeout_s)
     try:
         connection.request("GET", "/health")
         return connection.getresponse().status == 200
