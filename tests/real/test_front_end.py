@@ -65,6 +65,10 @@ class Journal:
         """By request: API server, tokens wanted, tokens sent."""
         self.aborted: list[str] = []
 
+    def under_way(self) -> list[tuple[int, int, int]]:
+        """What runs now; the controller's thread goes on."""
+        return list(self.running.values())
+
 
 class Controller:
     """Plays the engine in a thread of its own until it dies."""
@@ -74,6 +78,8 @@ class Controller:
     ) -> None:
         self.journal = journal
         self.paused = threading.Event()
+        self.resumed: set[int] = set()
+        """API servers that have attached."""
         self.faults: list[str] = []
         self.healthy: tuple[bool, str] = (True, "")
         self._dying = threading.Event()
@@ -143,6 +149,7 @@ class Controller:
             self._say(api, wire.Outputs(utility_output=answer))
 
     def front_resumed(self, api: int, last: int) -> None:
+        self.resumed.add(api)
         for seq, payload in enumerate(self.journal.said[api][last:], last + 1):
             self.front.send(api, payload, seq=seq)
 
@@ -210,6 +217,17 @@ class Scene:
         finally:
             connection.close()
 
+    def health_is(self, status: int) -> set[str]:
+        """Wait until eight answers in a row have that status; their bodies. Any API server may give them."""
+        said: list[tuple[int, str]] = []
+
+        def all_say() -> bool:
+            said[:] = [self.health() for _ in range(8)]
+            return {code for code, _ in said} == {status}
+
+        self.until(all_say)
+        return {body for _, body in said}
+
     def ask(self, tokens: int) -> Future[list[int] | int]:
         """The token ids of an answer of so many, or the code of the error."""
         return self.asking.submit(self._ask, tokens)
@@ -251,6 +269,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     scene = Scene(tmp_path_factory.mktemp("front"))
     try:
         scene.until(lambda: scene.log.read_text().count("Application startup complete") == 2)
+        scene.until(lambda: scene.health()[0] == 200)  # it listens a moment after it has said so
         yield scene
     finally:
         scene.close()
@@ -264,13 +283,13 @@ def test_streams_go_on_with_the_next_controller_and_miss_no_token(scene: Scene) 
     scene.controller.paused.set()
     asked: list[Future[list[int] | int]] = []
     # The kernel deals connections out, to both API servers in the long run.
-    while len(asked) < 8 or len({api for api, _, _ in scene.journal.running.values()}) < 2:
+    while len(asked) < 8 or len({api for api, _, _ in scene.journal.under_way()}) < 2:
         asked.append(scene.ask(200 + len(asked)))
         scene.until(lambda: len(scene.journal.running) == len(asked))
     streams = len(asked)
     for _ in range(3):
         scene.controller.paused.clear()
-        scene.until(lambda: all(sent > 20 for _, _, sent in scene.journal.running.values()))
+        scene.until(lambda: all(sent > 20 for _, _, sent in scene.journal.under_way()))
         scene.controller.die()
         asked.append(scene.ask(30))  # comes while nobody is there
         scene.successor()
@@ -299,17 +318,18 @@ def test_without_a_controller_requests_fail_and_later_ones_succeed_again(scene: 
     scene.controller.die()
     failed = [scene.ask(5) for _ in range(4)]
     assert [f.result(60) for f in failed] == [500] * 4
-    scene.until(lambda: scene.health()[0] == 503)
-    assert "said nothing" in json.loads(scene.health()[1])["reason"]
-    scene.successor()
-    scene.until(lambda: [scene.health()[0] for _ in range(8)] == [200] * 8)
+    for said in scene.health_is(503):
+        assert "said nothing" in json.loads(said)["reason"]
+    successor = scene.successor()
+    scene.until(lambda: successor.resumed == {0, 1})
+    scene.health_is(200)
     assert scene.ask(5).result(60) == answer(5)
 
 
 def test_health_says_why_nothing_works_and_asks_for_no_key(scene: Scene) -> None:
     scene.controller.healthy = (False, "no link works")
-    scene.until(lambda: [scene.health()[0] for _ in range(8)] == [503] * 8)
-    assert json.loads(scene.health()[1]) == {"status": "unhealthy", "reason": "no link works"}
+    for said in scene.health_is(503):
+        assert json.loads(said) == {"status": "unhealthy", "reason": "no link works"}
     assert post(scene.url, "/v1/completions", {})[0] == 401
     scene.controller.healthy = (True, "")
-    scene.until(lambda: [scene.health()[0] for _ in range(8)] == [200] * 8)
+    scene.health_is(200)
