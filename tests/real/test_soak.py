@@ -177,6 +177,7 @@ def kill_on(
         if time.monotonic() >= due:
             due += EVERY_S
             kill_one(bed, tally, rng, mix)
+    census.look(time.monotonic())  # a kill may have taken long
 
 
 def get_well(bed: Bed) -> None:
