@@ -57,7 +57,7 @@ def test_b01_two_hundred_cuts_leave_no_block_and_nothing_in_flight(tiny: RealClu
     outcomes = asyncio.run(_cut_at_random(tiny.url, tiny.model, prefill_s=0.2))
     assert outcomes["cut"] > CUTS / 4, f"too few were cut to mean anything: {outcomes}"
     assert set(outcomes) <= {"cut", "200"}, outcomes
-    tiny.until(lambda s: s.totals.in_flight == 0, "end of the last request", patience_s=2)
+    tiny.until(lambda s: s.totals.in_flight == 0, "end of the last request")
     status = tiny.until(
         lambda s: {i.kv_blocks_used for i in s.instances} == {0},
         "return to the baseline by explicit release (a lease would take 30 s)",

@@ -13,6 +13,7 @@ import pytest
 
 from real.ask import post
 from real.conftest import B, RealCluster
+from real.cores import core, stopped
 from real.reference import Question, Reference, ask, question
 from vdisagg.bench.insight import Insight, phases_of
 from vdisagg.cluster import admin
@@ -38,6 +39,13 @@ def blocks(cluster: RealCluster) -> dict[str, int]:
     return {each.name: each.kv_blocks_used for each in cluster.fresh().instances}
 
 
+def beaten(cluster: RealCluster) -> admin.ControllerStatus:
+    """Its status after a probe: the next one, which would be load too, is not due for some seconds."""
+    known = cluster.status().links[0].transfers
+    admin.ask(cluster.state, admin.Done, "probe")
+    return cluster.until(lambda s: s.links[0].transfers > known, "beat")
+
+
 def in_mode(cluster: RealCluster, asked: Question, mode: str) -> tuple[list[int], str]:
     """An answer's tokens, and who computed it: "p0→d0", or one engine's name."""
     last = timings(cluster).last
@@ -60,12 +68,15 @@ def test_either_engine_alone_answers_as_both_together_do(
 
 def test_eight_at_once_are_shared_and_leave_no_block(tiny: RealCluster, plain_tiny: str) -> None:
     reference, before = Reference(plain_tiny), blocks(tiny)
-    counted, last = tiny.status().totals.colocated, timings(tiny).last
+    counted, last = beaten(tiny).totals.colocated, timings(tiny).last
     questions = [question(200, 24, f"at once {number}") for number in range(8)]
     with ThreadPoolExecutor(len(questions)) as pool:
-        answers = list(
-            pool.map(lambda q: ask(tiny.url, tiny.model, q, **said(COLOCATED)), questions)
-        )
+        with stopped(core(tiny, "p0")), stopped(core(tiny, "d0")):
+            asked = [
+                pool.submit(ask, tiny.url, tiny.model, one, **said(COLOCATED)) for one in questions
+            ]
+            tiny.until(lambda s: s.totals.in_flight == 8, "eight requests at once")
+        answers = [one.result() for one in asked]
     assert [status for status, _ in answers] == [200] * 8
     pairs = zip(questions, answers, strict=True)
     assert [what for asked, (_, tokens) in pairs if (what := reference.wrong(asked, tokens))] == []
@@ -100,7 +111,7 @@ def sent_as(cluster: RealCluster, path: str, body: dict[str, Any], request_id: s
 def test_the_phases_of_a_request_are_told_under_its_clients_id_and_add_up(
     tiny: RealCluster, kind: str
 ) -> None:
-    insight = Insight(tiny.state)
+    insight = Insight(tiny.state, timeout_s=30)
     insight.begin()
     last = timings(tiny).last
     if kind == "chat":
