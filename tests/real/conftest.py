@@ -96,6 +96,13 @@ class RealCluster:
         view: dict[str, Any] = json.loads(run.stdout)
         return view
 
+    def heard(self) -> dict[str, Any]:
+        """The same, of a moment when the controller has answered: a machine may keep it from that."""
+        deadline = time.monotonic() + 30
+        while not (view := self.view())["controller_answers"]:
+            assert time.monotonic() < deadline, view["problems"]
+        return view
+
     def status(self) -> admin.ControllerStatus:
         """What the controller says."""
         return admin.ask(self.state, admin.ControllerStatus, "status")
