@@ -94,7 +94,7 @@ def expired(status: admin.ControllerStatus) -> int:
 
 def expired_as_shown(cluster: RealCluster) -> int:
     """The same in `vdisagg status --json`."""
-    instances = [process["instance"] for process in cluster.view()["processes"]]
+    instances = [process["instance"] for process in cluster.heard()["processes"]]
     return sum(int(instance["kv_expiries"]) for instance in instances if instance)
 
 
