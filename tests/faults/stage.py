@@ -22,6 +22,15 @@ from vdisagg.errors import ControllerGone
 FREE_S: Final = 2.0
 """How long blocks may stay after the last request has ended."""
 
+TURN_S: Final = 0.1
+"""What one look takes at most; a machine that stands still takes longer, and that is nobody's limit."""
+
+REFRESH_S: Final = 0.5
+"""Between two questions for fresh statistics."""
+
+ANSWER_S: Final = 30.0
+"""How long the controller is waited for where nothing is wrong with it."""
+
 
 @dataclass(frozen=True)
 class Timing:
@@ -88,6 +97,9 @@ class Staged:
 class Stage:
     """A cluster of two prefill and two decode engines, seen from its clients and its admin socket."""
 
+    holds_streams = False
+    """Whether engines that are held up speak on, so that they may be for long, and streams with them."""
+
     def __init__(
         self, state: Path, url: str, model: str, timing: Timing, questions: Questions
     ) -> None:
@@ -100,6 +112,14 @@ class Stage:
     def core(self, instance: str) -> int:
         """The pid of an instance's engine core, as this process sees it."""
         raise NotImplementedError
+
+    def hold_up(self, core: int) -> None:
+        """No request gets on at this engine core any more."""
+        os.kill(core, signal.SIGSTOP)
+
+    def let_go(self, core: int) -> None:
+        """They get on again."""
+        os.kill(core, signal.SIGCONT)
 
     def ask(self, question: Question) -> Asked:
         """Send a streaming request."""
@@ -115,9 +135,8 @@ class Stage:
             return None
 
     def instances(self) -> list[admin.InstanceStatus]:
-        """All of them; fails where no controller answers."""
-        status = self.status()
-        assert status is not None, "no controller answers"
+        """All of them. Raises ControllerGone."""
+        status = admin.ask(self.state, admin.ControllerStatus, "status", timeout_s=ANSWER_S)
         return status.instances
 
     def healthy(self) -> bool:
@@ -157,12 +176,18 @@ class Stage:
         return found.state != "ready" or all(link.state != "warm" for link in links)
 
     def told(self, what: Callable[[], bool], since: float, limit_s: float, name: str) -> str:
-        """What is wrong, if `what` does not come true within the limit after `since`."""
-        while time.monotonic() < since + limit_s + self.timing.slack_s:
-            if what():
-                return ""
+        """What is wrong, if `what` does not come true within the limit after `since`. No look counts for
+        more than TURN_S of it."""
+        looked = time.monotonic()
+        left_s = since + limit_s + self.timing.slack_s - looked
+        while not what():
+            if left_s <= 0:
+                return f"not told {limit_s} s after: {name}: {brief(self.status())}"
             time.sleep(0.02)
-        return f"not told {limit_s} s after: {name}: {brief(self.status())}"
+            now = time.monotonic()
+            left_s -= min(now - looked, TURN_S)
+            looked = now
+        return ""
 
     # -- requests at every stage ----------------------------------------------------------------
 
@@ -190,16 +215,19 @@ class Stage:
             lambda: f"no streams: {[(a.ending, a.detail, len(a.tokens)) for a in staged.streams]}",
             30,
         )
-        cores = [self.core(i.name) for i in self.instances() if i.role == role]
+        roles = {role, "decode"} if self.holds_streams else {role}
+        cores = [self.core(i.name) for i in self.instances() if i.role in roles]
         for core in cores:
-            os.kill(core, signal.SIGSTOP)
+            self.hold_up(core)
         try:
+            if self.holds_streams:  # on a machine that stood still links may be away for a moment
+                wait_for(self.healthy, lambda: brief(self.status()), self.timing.restart_s)
             self._hold(staged, role, unhurried=unhurried or role == "decode")
             yield staged
         finally:
             for core in cores:
                 if core != keep:
-                    os.kill(core, signal.SIGCONT)
+                    self.let_go(core)
 
     def _hold(self, staged: Staged, role: Literal["prefill", "decode"], *, unhurried: bool) -> None:
         def in_flight() -> int:
@@ -211,7 +239,7 @@ class Stage:
         wait_for(
             lambda: in_flight() >= base + len(asked),
             lambda: f"not held: {brief(self.status())}",
-            2 * self.timing.limit_s,
+            ANSWER_S if self.holds_streams else 2 * self.timing.limit_s,
         )
         early = [one for one in staged.held if one.first_at is not None]
         assert not early, "they were to be hit before their first byte"
@@ -239,18 +267,21 @@ class Stage:
         `lease`: after that has ended too, where nothing else can give blocks back. Probes come and go, so
         each engine has to be seen without blocks, but not all at the same moment.
         """
-        deadline = time.monotonic() + FREE_S + self.timing.slack_s
-        deadline += self.timing.lease_s if lease else 0.0
+        left_s = FREE_S + self.timing.slack_s + (self.timing.lease_s if lease else 0.0)
         free = {but}
         status = None
-        while time.monotonic() < deadline:
+        looked = time.monotonic()
+        while left_s > 0:
+            now = time.monotonic()
+            left_s -= min(now - looked, REFRESH_S + TURN_S)
+            looked = now
             begun = time.time()
             try:
                 admin.ask(self.state, admin.Done, "refresh", timeout_s=2.0)
             except ControllerGone:
                 time.sleep(0.1)
                 continue
-            once_more = time.monotonic() + 0.5
+            once_more = time.monotonic() + REFRESH_S
             while time.monotonic() < once_more and (status := self.status()) is not None:
                 fresh = [i for i in status.instances if (i.stats_at or 0) > begun]
                 free |= {i.name for i in fresh if i.kv_blocks_used == 0}

@@ -7,7 +7,8 @@ can be killed and stopped is called as with vLLM: `VLLM::EngineCore`, and with
 `--distributed-executor-backend mp` below it `VLLM::Worker`. The parent ends with exit code 0 when its
 core has died, as vLLM's does.
 
-STUB_STEP_S: seconds that an engine takes for a step.
+STUB_STEP_S: seconds that an engine takes for a step. At SIGUSR1 a core lets no request but probes get on any more,
+but steps on and speaks; at SIGUSR2 all get on.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from fakes.engine import KvStore
+from fakes.engine import Behaviour, KvStore
 from hosts.stub import NetworkEngine, _SideChannel
 from hosts.stub import main as stock
 from vdisagg.control import wire
@@ -63,6 +64,9 @@ def core(words: list[str]) -> int:
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
+    held = threading.Event()
+    signal.signal(signal.SIGUSR1, lambda *_: held.set())
+    signal.signal(signal.SIGUSR2, lambda *_: held.clear())
     print(f"stub: {' '.join(words)}", flush=True)
     side = Address(
         os.environ.get("VLLM_NIXL_SIDE_CHANNEL_HOST", "localhost"),
@@ -72,8 +76,11 @@ def core(words: list[str]) -> int:
     handshake = Address(os.environ.get("VLLM_DP_MASTER_IP", "127.0.0.1"), port)
     store = KvStore()
     with _SideChannel(side, store):
-        engine = SlowEngine(handshake.zmq, store, side=side, version="0.32.0")
-        engine.behaviour.step_s = float(os.environ.get("STUB_STEP_S", "0.01"))
+        behaviour = Behaviour(
+            step_s=float(os.environ.get("STUB_STEP_S", "0.01")),
+            stall=lambda request: held.is_set() and ":-1:" not in request.request_id,
+        )
+        engine = SlowEngine(handshake.zmq, store, side=side, version="0.32.0", behaviour=behaviour)
         model = ModelProcess() if "mp" in words else None
         lease = Lease(store, lease_of(words))
         while not ended.wait(LOOK_S):

@@ -25,8 +25,8 @@ TIMING = Timing(
     end_s=40.0,
     lease_s=12.0,
 )
-ALIVE_S = 2
-"""Four times that is longer than `stop_s`."""
+ALIVE_S = 3
+"""Three times that is longer than `stop_s`."""
 
 
 def beds(directory: pytest.TempPathFactory, control: str) -> Iterator[NodesBed]:

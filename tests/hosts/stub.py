@@ -6,9 +6,9 @@ those of `fakes.engine.continuation`). It takes its addresses from where vLLM ta
 reads what prefill computed over TCP, from the side channel that the handle names. So what works with it
 has advertised the right addresses, and the network was there.
 
-Variables that change it: STUB_LOAD_S (seconds of loading), STUB_EXIT (a code to end with instead of
-loading), STUB_DEAF (an engine that will not hear of TERM), STUB_VERSION (of vLLM), STUB_NOISE (bytes to
-print before loading).
+Variables that change it: STUB_LOAD_S (seconds of loading), STUB_LOAD_UNTIL (loads until there is this
+file), STUB_EXIT (a code to end with instead of loading), STUB_DEAF (an engine that will not hear of TERM),
+STUB_VERSION (of vLLM), STUB_NOISE (bytes to print before loading).
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fakes.engine import FakeEngine, KvStore
+from fakes.engine import Behaviour, FakeEngine, KvStore
 from vdisagg.control import wire
 from vdisagg.plan.model import Address
 
 TESTS = Path(__file__).parents[1]
 READ_LIMIT_S = 5.0
 RETRY_S = 0.2
+LOOK_S = 0.05
 
 
 def install(directory: Path) -> Path:
@@ -89,6 +90,9 @@ def _engine(asked: argparse.Namespace, version: str) -> int:
         return int(os.environ["STUB_EXIT"])
     if signal.sigtimedwait(signals, float(os.environ.get("STUB_LOAD_S", "0"))) is not None:
         return 0
+    while not Path(os.environ.get("STUB_LOAD_UNTIL", "/")).exists():
+        if signal.sigtimedwait(signals, LOOK_S) is not None:
+            return 0
     # With data-parallel size 1 vLLM looks at the variable only, whatever --data-parallel-address says.
     host = os.environ.get("VLLM_DP_MASTER_IP", "127.0.0.1")
     side = Address(
@@ -110,10 +114,19 @@ class NetworkEngine(FakeEngine):
 
     IDLE_MS = 20
 
-    def __init__(self, handshake: str, store: KvStore, *, side: Address, version: str) -> None:
+    def __init__(
+        self,
+        handshake: str,
+        store: KvStore,
+        *,
+        side: Address,
+        version: str,
+        behaviour: Behaviour | None = None,
+    ) -> None:
         self._side = side
         self._read: queue.SimpleQueue[wire.AddRequest] = queue.SimpleQueue()
-        super().__init__(handshake, store, name=f"stub {side}", version=version)
+        named = f"stub {side}"
+        super().__init__(handshake, store, name=named, version=version, behaviour=behaviour)
 
     def _handle(self, request_id: str, job: Any) -> dict[str, Any]:
         here = {"remote_host": self._side.host, "remote_port": self._side.port}

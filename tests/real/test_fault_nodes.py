@@ -32,8 +32,8 @@ TIMING = Timing(
     end_s=90.0,
     lease_s=30.0,
 )
-ALIVE_S = 3
-"""Four times that is longer than `stop_s`."""
+ALIVE_S = 4
+"""Three times that is longer than `stop_s`."""
 
 
 def beds(directory: pytest.TempPathFactory, control: str) -> Iterator[NodesBed]:
