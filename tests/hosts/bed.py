@@ -120,6 +120,10 @@ class Bed:
         view: dict[str, Any] = json.loads(self.vdisagg("status", "--json", check=False).stdout)
         return view
 
+    def is_healthy(self) -> None:
+        """Wait until `status` says so: for a node that is slow to answer it waits for 3 s only."""
+        until(lambda: self.status()["healthy"] is True, lambda: str(self.status()), UP_S)
+
     # -- the cluster ----------------------------------------------------------------------------
 
     def post(
@@ -166,9 +170,17 @@ class Bed:
         found = {h.name: list(h.processes().values()) for h in self.network.hosts.values()}
         return {name: words for name, words in found.items() if words}
 
-    def nothing_is_left(self) -> None:
-        """Wait until nothing runs on any host: what served a command's login ends a moment later."""
-        until(lambda: not self.left(), lambda: str(self.left()))
+    def nothing_is_left(self, *, but: Sequence[str] = ()) -> None:
+        """Wait until nothing runs on any host `but` these: what served a command's login ends a moment later."""
+        until(lambda: set(self.left()) <= set(but), lambda: str(self.left()))
+
+    def runs(self, **counts: int) -> None:
+        """Wait until there are so many processes on these hosts, for the same reason."""
+        hosts = self.network.hosts
+        until(
+            lambda: {name: len(hosts[name].processes()) for name in counts} == counts,
+            lambda: f"{counts}: {self.left()}",
+        )
 
 
 def send(command: Command, number: int) -> None:
@@ -191,7 +203,7 @@ def joined(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def until(
-    condition: Callable[[], object], excuse: Callable[[], str] = lambda: "", limit_s: float = 30.0
+    condition: Callable[[], object], excuse: Callable[[], str] = lambda: "", limit_s: float = 60.0
 ) -> None:
     """Wait for a condition; the limit is generous, since it only ends a test that fails."""
     deadline = time.monotonic() + limit_s

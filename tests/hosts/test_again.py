@@ -6,7 +6,7 @@ import json
 import shutil
 import signal
 
-from hosts.bed import Bed, send, until
+from hosts.bed import UP_S, Bed, send, until
 from hosts.network import Host
 
 LOADING = {"env": {"STUB_LOAD_S": 6}}
@@ -51,13 +51,15 @@ def test_d08_a_changed_file_is_a_named_difference(bed: Bed) -> None:
 
 def test_d08_of_two_ups_at_once_one_is_told_of_the_other(bed: Bed) -> None:
     n1, n2 = bed.nodes(2)
-    file = bed.topology([n1, n2], engine=LOADING)
+    loaded = bed.network.directory / "loaded"
+    file = bed.topology([n1, n2], engine={"env": {"STUB_LOAD_UNTIL": str(loaded)}})
     with bed.start("up", file) as first:
         until(lambda: engines(n1))
         second = bed.vdisagg("up", file, check=False)
+        loaded.touch()
         assert second.returncode == 1
         assert "is busy: `vdisagg up" in second.stderr
-        said = first.communicate(timeout=60)[1]
+        said = first.communicate(timeout=UP_S)[1]
     assert first.returncode == 0, said
     assert [len(engines(host)) for host in (n1, n2)] == [1, 1]
     bed.vdisagg("down")
@@ -75,7 +77,7 @@ def test_a_run_whose_record_is_lost_is_found_on_its_nodes(bed: Bed) -> None:
     assert engines(n2)
     down = json.loads(bed.vdisagg("down", "--find", file, "--json").stdout)
     assert down["name"] == "net"
-    assert not n2.processes()
+    bed.runs(n2=0)
     assert len(engines(n1)) == 2, "another cluster's are left alone"
     bed.serves(url="http://127.0.0.1:8001")
     bed.vdisagg("down", "--name", "other")

@@ -87,6 +87,6 @@ def test_an_up_over_a_cluster_that_cannot_be_seen_heeds_ctrl_c(bed: Bed) -> None
     n2.sshds[0].freeze()
     interrupted(bed, UP, file, n2)
     n2.sshds[0].thaw()
-    assert bed.status()["healthy"] is True
+    bed.is_healthy()
     bed.vdisagg("down")
     bed.nothing_is_left()

@@ -14,6 +14,12 @@ if TYPE_CHECKING:
     from hosts.network import Network
 
 
+def state_of(bed: Bed, name: str) -> str:
+    """What `status` says of a process."""
+    (state,) = (str(p["state"]) for p in bed.status()["processes"] if p["name"] == name)
+    return state
+
+
 def test_d10_nodes_on_different_networks_each_find_the_controller(network: Network) -> None:
     """Nobody says the address of the machine where `up` is typed; it routes between the nodes."""
     bed = Bed(network, here=("198.18.0.1/24", "198.18.1.1/24"))
@@ -58,12 +64,12 @@ def test_an_instance_is_started_by_hand_and_is_not_ours_to_end(bed: Bed) -> None
         assert next(line for line in lines if line == "start d0 on n2:\n")
         said = next(lines).rstrip("\n")
         assert bed.vdisagg("connect", file, "d0").stdout == said + "\n"
-        assert [p["state"] for p in bed.status()["processes"] if p["name"] == "d0"] == ["awaited"]
+        until(lambda: state_of(bed, "d0") == "awaited", lambda: str(bed.status()))
         by_hand = n2.start("sh", "-c", f"exec env {said}")
         up.communicate(timeout=60)
         assert up.returncode == 0
     bed.serves()
-    assert bed.status()["healthy"]
+    bed.is_healthy()
     assert "log is where" in bed.vdisagg("logs", "d0", check=False).stderr
     assert "d0 is not ours to end: end it where it was started" in bed.vdisagg("down").stdout
     (pid,) = (pid for pid, words in n2.processes().items() if "--headless" in words.split())
@@ -99,13 +105,22 @@ def test_a_tunnel_that_sshd_refuses_is_told_by_preflight_up_and_status(bed: Bed)
     assert (wrong["node"], wrong["what"]) == ("n1", "tunnel")
     assert f"n1: {wrong['found']}" == reason
     with bed.start("up", file, "--no-preflight") as up:
-        until(lambda: any(reason in one for one in (bed.status() or {"problems": ()})["problems"]))
-        (tunnel,) = (p for p in bed.status()["processes"] if p["name"] == "tunnel-n1")
-        assert tunnel["state"] == "connecting"
-        assert reason in tunnel["detail"]
+        assert up.stderr is not None
+        said = ""
+        while f"tunnel-n1: connecting ({reason}" not in said:
+            said += (line := up.stderr.readline())
+            assert line, said
+
+        def is_told() -> bool:
+            view = bed.status()
+            (tunnel,) = (p for p in view["processes"] if p["name"] == "tunnel-n1")
+            told = any(reason in problem for problem in view["problems"])
+            return told and tunnel["state"] == "connecting" and reason in tunnel["detail"]
+
+        until(is_told, lambda: str(bed.status()))
         send(up, 2)
-        said = up.communicate(timeout=60)[1]
-    assert f"tunnel-n1: connecting ({reason}" in said
+        said += up.stderr.read()
+        up.communicate(timeout=60)
     assert "tunnel-n1: ready" not in said
     bed.nothing_is_left()
 
@@ -118,9 +133,9 @@ def test_controller_and_front_end_on_a_node_go_on_without_the_machine_that_launc
     bed.vdisagg("up", file)
     url = f"http://{n1.address}:8000"
     bed.serves(url=url)
-    assert bed.status()["healthy"]
-    assert bed.status()["controller_answers"]
-    assert "p0→d0" in bed.vdisagg("events").stdout
+    bed.is_healthy()
+    until(lambda: bed.status()["controller_answers"])
+    until(lambda: "p0→d0" in bed.vdisagg("events", check=False).stdout)
     assert [words for words in bed.here.processes().values() if "vdisagg" in words] == []
     kept = n1.home / ".vdisagg" / "net" / "controller"
     assert (kept / leftovers.JOURNAL_FILE).read_bytes()

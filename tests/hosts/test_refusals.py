@@ -102,7 +102,7 @@ def test_d09_two_by_two_on_one_node_with_all_defaults(bed: Bed) -> None:
     (n1,) = bed.nodes(1)
     bed.vdisagg("up", bed.topology([n1], prefill={"count": 2}, decode={"count": 2}))
     bed.serves()
-    assert bed.status()["healthy"] is True
+    bed.is_healthy()
 
 
 def test_d10_an_address_that_is_not_the_nodes_is_found_before_anything_starts(bed: Bed) -> None:

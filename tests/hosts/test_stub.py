@@ -8,7 +8,7 @@ from hosts.bed import Bed
 def test_a_cluster_of_stubs_serves_and_goes(bed: Bed) -> None:
     bed.vdisagg("up", bed.topology([bed.here]))
     bed.serves()
-    assert bed.status()["healthy"] is True
-    assert len(bed.here.processes()) == 8, "four processes and their guards"
+    bed.is_healthy()
+    bed.runs(here=8)  # four processes and their guards
     bed.vdisagg("down")
     bed.nothing_is_left()
