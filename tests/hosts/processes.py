@@ -61,18 +61,23 @@ def kill(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def end_tree(process: subprocess.Popen[Any], limit_s: float = 10.0) -> None:
-    """KILL a child of ours and its descendants, as they are found; returns when none lives."""
-    known = descendants(process.pid)
+def end_tree(process: subprocess.Popen[Any], limit_s: float = 60.0) -> None:
+    """KILL a child of ours and its descendants; returns when none lives.
+
+    They are stopped first: one that forks while others are ended would leave a child that nobody knows.
+    """
+    known: set[Identity] = set()
+    own = identity(process.pid)
+    while found := (descendants(process.pid) | ({own} if own else set())) - known:
+        for pid, _ in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+        known |= found
     process.kill()
+    for pid, _ in known:
+        kill(pid)
     process.wait()
     deadline = time.monotonic() + limit_s
-    while True:
-        known = {i for i in known if identity(i[0]) == i}
-        if not known:
-            return
-        for pid, _ in tuple(known):
-            known |= descendants(pid)
-            kill(pid)
+    while known := {one for one in known if identity(one[0]) == one}:
         assert time.monotonic() < deadline, f"these do not end: {sorted(known)}"
         time.sleep(0.01)
