@@ -84,7 +84,7 @@ class _ApiServer:
 
     `back_by` is set while its connection is gone; after it a `knock`, begun at `knocked_at`, finds out
     whether anybody is there. `asked` while an attach message has no answer: when the next one is due.
-    `heard` is when it answered last. Times are those of the clock. `owed` is the
+    `heard` is when anything came of it last, None before its first answer or request. Times are those of the clock. `owed` is the
     number of the outputs message that it has asked for and not been sent yet.
     """
 
@@ -238,8 +238,9 @@ class Front:
         return answer == "refused" or listened_s >= LISTEN_S
 
     def silent_s(self, now: float) -> float:
-        """For how long an API server has not answered, of those that have before: each is told something
-        about once a second, and answers that. A process that is stopped is as silent as a network."""
+        """For how long an API server has said nothing, of those that have begun to serve: each is told
+        something about once a second, and answers that. A process that is stopped is as silent as a
+        network."""
         heard = (server.heard for server in self._servers)
         return max((now - at for at in heard if at is not None), default=0.0)
 
@@ -325,7 +326,7 @@ class Front:
 
     def _on_message(self, server: _ApiServer) -> None:
         for kind, payload, *frames in self._sockets.messages(server.input, frames=2):
-            if server.heard is not None:
+            if server.heard is not None or kind in (ANSWER, wire.ADD):  # not while it still starts
                 server.heard = self._clock()
             if kind == ANSWER:
                 if not self._on_answer(server, decode_answer(payload)):
@@ -342,7 +343,6 @@ class Front:
 
     def _on_answer(self, server: _ApiServer, answer: Answer) -> bool:
         """Whether it is the front end's whose messages we have seen."""
-        server.heard = self._clock()
         if answer.sent < server.seen:
             self._events.front_lost()
             return False
