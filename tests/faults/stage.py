@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final, Literal
 from urllib.parse import urlsplit
 
+from fakes.limit import LOOK_S, Limit
 from faults.asker import Asked, Ending, Question, wait_for
 from faults.cells import PHASES, Phase
 from vdisagg.cluster import admin
@@ -21,9 +22,6 @@ from vdisagg.errors import ControllerGone
 
 FREE_S: Final = 2.0
 """How long blocks may stay after the last request has ended."""
-
-TURN_S: Final = 0.1
-"""What one look takes at most; a machine that stands still takes longer, and that is nobody's limit."""
 
 REFRESH_S: Final = 0.5
 """Between two questions for fresh statistics."""
@@ -176,17 +174,12 @@ class Stage:
         return found.state != "ready" or all(link.state != "warm" for link in links)
 
     def told(self, what: Callable[[], bool], since: float, limit_s: float, name: str) -> str:
-        """What is wrong, if `what` does not come true within the limit after `since`. No look counts for
-        more than TURN_S of it."""
-        looked = time.monotonic()
-        left_s = since + limit_s + self.timing.slack_s - looked
+        """What is wrong, if `what` does not come true within the limit after `since`."""
+        limit = Limit(since + limit_s + self.timing.slack_s - time.monotonic())
         while not what():
-            if left_s <= 0:
+            if limit.over():
                 return f"not told {limit_s} s after: {name}: {brief(self.status())}"
             time.sleep(0.02)
-            now = time.monotonic()
-            left_s -= min(now - looked, TURN_S)
-            looked = now
         return ""
 
     # -- requests at every stage ----------------------------------------------------------------
@@ -267,14 +260,11 @@ class Stage:
         `lease`: after that has ended too, where nothing else can give blocks back. Probes come and go, so
         each engine has to be seen without blocks, but not all at the same moment.
         """
-        left_s = FREE_S + self.timing.slack_s + (self.timing.lease_s if lease else 0.0)
+        limit_s = FREE_S + self.timing.slack_s + (self.timing.lease_s if lease else 0.0)
+        limit = Limit(limit_s, look_s=REFRESH_S + LOOK_S)
         free = {but}
         status = None
-        looked = time.monotonic()
-        while left_s > 0:
-            now = time.monotonic()
-            left_s -= min(now - looked, REFRESH_S + TURN_S)
-            looked = now
+        while not limit.over():
             begun = time.time()
             try:
                 admin.ask(self.state, admin.Done, "refresh", timeout_s=2.0)

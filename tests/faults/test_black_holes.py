@@ -12,6 +12,7 @@ import pytest
 
 from fakes.cluster import Cluster
 from fakes.engine import continuation
+from fakes.limit import Limit
 from fakes.relayed import RelayedEngine
 from vdisagg.control import wire
 
@@ -19,8 +20,6 @@ INTERVAL_S = 0.3
 LIMIT_S = 3 * INTERVAL_S
 SLACK_S = 1.0
 """What a slow machine may take on top of any limit."""
-TURN_S = 0.1
-"""What one look takes at most; a machine that stands still takes longer, and that is nobody's limit."""
 PROMPT = list(range(40))
 PATIENCE_S = 60.0
 PHASES = ("idle", "before first byte", "mid-stream")
@@ -55,15 +54,12 @@ class Holes(Cluster):
         )
 
     def within(self, condition: Callable[[], object], limit_s: float) -> None:
-        """As `until`, with a limit that counts no turn for more than TURN_S."""
-        left_s, looked = limit_s, time.monotonic()
+        """As `until`, with a limit for whoever the machine does not keep waiting."""
+        limit = Limit(limit_s)
         while not condition():
-            assert left_s > 0, f"the condition did not come true within {limit_s} s"
+            assert not limit.over(), f"the condition did not come true within {limit_s} s"
             self.front.read()
             time.sleep(0.005)
-            now = time.monotonic()
-            left_s -= min(now - looked, TURN_S)
-            looked = now
 
     def hold(self, role: str) -> None:
         """No request gets on at the engines of that role. They speak, so that nobody takes them for dead."""

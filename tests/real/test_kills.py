@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from fakes.limit import Limit
 from real.ask import post
 from real.conftest import BIN, RealCluster, cluster_at, running
 from real.processes import children_of, title_of
@@ -25,7 +26,7 @@ pytestmark = pytest.mark.real
 
 TRUTH_S = 2.0
 LOOK_S = 0.5
-"""A look counts as so long, at most: where it takes longer, the machine keeps everybody waiting."""
+"""What one look takes at most: it starts a process."""
 RESTART_S = 120.0
 GONE_S = 40.0
 """So long may it take until a whole tree of processes is gone, its leader and guard killed, on a machine that
@@ -73,14 +74,10 @@ def ask(cluster: RealCluster, timeout_s: float = 30.0) -> int:
 
 def told(cluster: RealCluster, truth: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
     """The status, once it tells the truth, which has to be soon."""
-    waited_s = 0.0
-    while True:
-        asked = time.monotonic()
-        view = cluster.view()
-        if truth(view):
-            return view
-        assert waited_s < TRUTH_S, f"not told within {TRUTH_S} s: {view}"
-        waited_s += min(time.monotonic() - asked, LOOK_S)
+    limit = Limit(TRUTH_S, look_s=LOOK_S)
+    while not truth(view := cluster.view()):
+        assert not limit.over(), f"not told within {TRUTH_S} s: {view}"
+    return view
 
 
 def state_of(view: dict[str, Any], name: str) -> str:
