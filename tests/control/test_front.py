@@ -302,13 +302,18 @@ def test_a_front_end_that_cant_be_reached_is_knocked_at_and_never_taken_for_dead
     assert controller.heard == []
 
 
-def test_where_somebody_else_listens_the_front_end_is_gone_after_a_while(
-    scene: Scene, answering: Answering
-) -> None:
+def adopted_where_somebody_listens(scene: Scene, answering: Answering) -> Playing:
     controller = adopting(scene)
     answering.now = "open"
     for _ in range(2):  # one to knock, one to hear
         controller.turn()
+    return controller
+
+
+def test_where_somebody_else_listens_the_front_end_is_gone_after_a_while(
+    scene: Scene, answering: Answering
+) -> None:
+    controller = adopted_where_somebody_listens(scene, answering)
     controller.offset_s += 3600  # that nobody could be reached before says nothing
     controller.turn()
     answering.now = "unreachable"
@@ -325,10 +330,7 @@ def test_where_somebody_else_listens_the_front_end_is_gone_after_a_while(
 def test_while_we_are_stopped_ourselves_nobody_listens_in_vain(
     scene: Scene, answering: Answering
 ) -> None:
-    controller = adopting(scene)
-    answering.now = "open"
-    for _ in range(2):  # one to knock, one to hear
-        controller.turn()
+    controller = adopted_where_somebody_listens(scene, answering)
     controller.offset_s += front_module.LISTEN_S
     controller.front.paused(front_module.LISTEN_S)
     for _ in range(2):

@@ -84,8 +84,8 @@ class _ApiServer:
 
     `back_by` is set while its connection is gone; after it a `knock`, begun at `knocked_at`, finds out
     whether anybody is there. `asked` while an attach message has no answer: when the next one is due.
-    `heard` is when anything came of it last, None before its first answer or request. Times are those of the clock. `owed` is the
-    number of the outputs message that it has asked for and not been sent yet.
+    `heard` is when anything came of it last, None before its first answer or request. Times are those of
+    the clock. `owed` is the number of the outputs message that it has asked for and not been sent yet.
     """
 
     def __init__(self, index: int, dealer: zmq.Socket[bytes], push: zmq.Socket[bytes]) -> None:

@@ -671,9 +671,10 @@ def observe(directory: Path, look: Look | None = None, started: Value | None = N
 
     `state`: never (nothing was started), running, restarting (it has ended, and its guard will start
     it again at `restart_at`), exited (code or signal known), gone (not alive, and no guard lived to see
-    how it ended, or `guard_alive`, and it has not said yet). `members`: living processes of its group. `stopped`: whether one of them is stopped
-    by a signal. Code, signal, `ended_at` and `end_reason` are the last end's: of a running process, its
-    predecessor's. `lost`: whether it is known in spite of its process.json, which is missing or damaged.
+    how it ended, or `guard_alive`, and it has not said yet). `members`: living processes of its group.
+    `stopped`: whether one of them is stopped by a signal. Code, signal, `ended_at` and `end_reason` are the
+    last end's: of a running process, its predecessor's. `lost`: whether it is known in spite of its
+    process.json, which is missing or damaged.
     """
     written = read_record(directory)
     lost = lost_records(directory, look or Look(), started) if written is None else []
