@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import yaml
 
+from fakes import living
 from fakes.engine import continuation
 from hosts.network import Command, Host, Network
 from hosts.processes import children
@@ -158,11 +159,8 @@ class Bed:
         found: list[str] = []
         for host in self.network.hosts.values():
             found += host.processes().values()
-            found += [
-                path.read_text(errors="replace")
-                for path in host.home.rglob("*")
-                if path.is_file() and ".ssh" not in path.parts
-            ]
+            texts = living.texts(host.home)
+            found += [text for path, text in texts.items() if ".ssh" not in path.parts]
         return found
 
     def left(self) -> dict[str, list[str]]:

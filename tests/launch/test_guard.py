@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from fakes import living
 from fakes.disk import Disk
 from vdisagg.cluster import record
 from vdisagg.launch import guard, logfile, ports
@@ -85,7 +86,7 @@ def test_a_process_runs_in_a_session_of_its_own_with_both_streams_in_its_log(tre
 
 def test_nothing_that_the_guard_writes_is_for_others_to_read(tree: Guarded) -> None:
     assert stat.S_IMODE(tree.directory.stat().st_mode) == 0o700
-    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tree.directory.iterdir()}
+    modes = living.modes(tree.directory)
     assert set(modes.values()) == {0o600}, modes
 
 
@@ -296,7 +297,7 @@ def test_values_of_the_environment_stand_in_no_file_and_no_command_line(
     secret = "s3cret-value"
     guarded.start("sh", "-c", "test -n $KEY && echo got it; sleep 1000", env={"KEY": secret})
     wait_until(lambda: guarded.log() == "got it\n")
-    files = [path.read_text() for path in guarded.directory.iterdir()]
+    files = [*living.texts(guarded.directory).values()]
     lines = [
         Path(f"/proc/{pid}/cmdline").read_text()
         for pid in [*guarded.observe()["members"], guarded.observe()["guard_pid"]]
@@ -609,7 +610,7 @@ def test_values_of_the_environment_come_back_with_a_restart_and_stand_in_no_file
     script = 'echo "$KEY" | wc -c; [ -e seen ] && exec sleep 1000; touch seen; exit 1'
     guarded.start("sh", "-c", script, env={"KEY": "s3cret-value"}, **at(guarded))
     wait_until(lambda: guarded.observe()["generation"] == 2 and guarded.log() == "13\n")
-    assert not [p for p in guarded.directory.iterdir() if "s3cret-value" in p.read_text()]
+    assert not [p for p, text in living.texts(guarded.directory).items() if "s3cret-value" in text]
 
 
 def test_the_record_repeats_the_guards_file_names() -> None:

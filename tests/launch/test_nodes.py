@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from fakes import living
 from fakes.node import FakeConnection
 from vdisagg.cluster import leftovers, record
 from vdisagg.cluster.snapshot import DownResult, Observation
@@ -390,7 +391,7 @@ def test_secrets_reach_a_process_on_a_node_and_stand_in_no_file(
     spread.engines["p0"] = 'rm -f ready; sleep 1000 & [ "$HF_TOKEN" ] && : >ready; wait'
     spread.extra["p0"] |= {"secrets": (Secret("HF_TOKEN", from_env="MY_TOKEN"),)}
     spread.up({"MY_TOKEN": "t0k3n"})
-    texts = [path.read_text() for path in tmp_path.rglob("*") if path.is_file()]
+    texts = [*living.texts(tmp_path).values()]
     assert len(texts) > 8
     assert not [text for text in texts if "t0k3n" in text]
 

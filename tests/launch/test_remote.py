@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import socket
-import stat
 import threading
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -16,6 +15,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from fakes import living
 from fakes.node import FakeConnection
 from vdisagg.errors import Failure, LaunchFailed, Unreachable
 from vdisagg.launch import pythons
@@ -89,9 +89,9 @@ def test_secrets_stand_in_no_word_and_no_file(
     lines = [line for data in connection.sent for line in data.splitlines()]
     asked = [json.loads(line) for line in lines if line.startswith(b"{")]
     assert not [one for one in asked if any("s3cret" in word for word in one.get("words", ()))]
-    files = [path for path in connection.home.rglob("*") if path.is_file()]
+    files = living.texts(connection.home)
     assert files
-    assert not [path for path in files if b"s3cret" in path.read_bytes()]
+    assert not [path for path, text in files.items() if "s3cret" in text]
 
 
 def test_words_and_python_paths_may_begin_with_the_nodes_home(
@@ -135,8 +135,7 @@ def test_nothing_that_is_put_there_is_for_others_to_read(
     runner: RemoteRunner, connection: FakeConnection, make_process: Callable[..., Process]
 ) -> None:
     runner.start(make_process("true", switches=True), {}, 1.0, {"folder/file": "text"})
-    folder = connection.home / ".vdisagg"
-    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.rglob("*")}
+    modes = living.modes(connection.home / ".vdisagg")
     assert {"file", "sitecustomize.py", "process.json"} <= set(modes)
     assert not {name: mode for name, mode in modes.items() if mode & 0o077}
 
@@ -201,8 +200,9 @@ def test_the_guard_holds_nothing_of_the_channel_that_started_it(
     runner.start(process, {}, 1.0)
     guard = runner.observe(process).guard_pid
     assert guard is not None
-    held = [os.readlink(f"/proc/{guard}/fd/{n}") for n in os.listdir(f"/proc/{guard}/fd")]  # noqa: PTH115, PTH208  # names of descriptors, no files
-    assert {Path(name).name for name in held} == {"null", "guard.log"}
+    held = living.held(guard)
+    assert {"null", "guard.log"} <= {Path(name).name for name in held}
+    assert not [name for name in held if name.startswith(("pipe:", "socket:"))]
     assert os.getsid(guard) != os.getsid(0)
 
 

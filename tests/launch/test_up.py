@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from fakes import living
 from launch.conftest import free_ports
 from vdisagg.cluster import record
 from vdisagg.errors import ClusterBusy, Failure, LaunchFailed, PlanConflict, UsageError
@@ -297,7 +298,7 @@ def test_secrets_reach_their_process_and_stand_in_no_file_and_no_command_line(
     cluster.extra["p0"] = {"secrets": (Secret("HF_TOKEN", from_env="MY_TOKEN"),)}
     cluster.up({"MY_TOKEN": "t0k3n"})
     pids = [pid for members in cluster.pids().values() for pid in members]
-    texts = [path.read_text() for path in tmp_path.rglob("*") if path.is_file()]
+    texts = [*living.texts(tmp_path).values()]
     written = [text.replace("= t0k3n ]", "") for text in texts]  # the test's own script
     lines = [Path(f"/proc/{pid}/cmdline").read_text().replace("= t0k3n ]", "") for pid in pids]
     assert len(written) > 8

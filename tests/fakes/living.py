@@ -1,0 +1,41 @@
+"""Looks at what a living process changes meanwhile: its files, and what it holds open."""
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+
+def texts(folder: Path) -> dict[Path, str]:
+    """What every file in `folder` and below says; a temporary file that goes meanwhile is left out."""
+    found = {}
+    for path in _below(folder):
+        with suppress(FileNotFoundError):
+            if path.is_file():
+                found[path] = path.read_text(errors="replace")
+    return found
+
+
+def modes(folder: Path) -> dict[str, int]:
+    """The permission bits of every file and folder below `folder`, by name, as `texts` finds them."""
+    found = {}
+    for path in _below(folder):
+        with suppress(FileNotFoundError):
+            found[path.name] = stat.S_IMODE(path.stat().st_mode)
+    return found
+
+
+def held(pid: int) -> list[str]:
+    """What the descriptors of process `pid` lead to: paths, `pipe:[…]`, `socket:[…]`."""
+    found = []
+    for number in os.listdir(f"/proc/{pid}/fd"):  # noqa: PTH208  # descriptors are no files
+        with suppress(FileNotFoundError):
+            found.append(os.readlink(f"/proc/{pid}/fd/{number}"))  # noqa: PTH115
+    return found
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    """`Path.rglob`, which may itself fail where a folder goes while it is read."""
+    for where, folders, files in os.walk(folder):
+        yield from (Path(where) / name for name in (*folders, *files))
