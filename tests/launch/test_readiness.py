@@ -93,12 +93,10 @@ def test_a_dead_process_is_a_casualty(plan: Plan, observation: Observation, how:
 @pytest.mark.parametrize(
     ("observation", "found"),
     [
-        (
-            Observation("running", generation=2, signal=9),
-            Casualty("d0", "signal 9", restarted=True),
-        ),
+        (Observation("running", generation=2, signal=9), Casualty("d0", "signal 9")),
+        (Observation("running", generation=3, signal=9), Casualty("d0", "signal 9", 2)),
         (Observation("restarting", code=1), Casualty("d0", "exit code 1")),
-        (Observation("running", generation=2), Casualty("d0", "started again", restarted=True)),
+        (Observation("running", generation=2), Casualty("d0", "started again")),
     ],
 )
 def test_a_process_that_was_restarted_or_will_be_is_a_casualty_unless_that_was_before(
@@ -106,7 +104,7 @@ def test_a_process_that_was_restarted_or_will_be_is_a_casualty_unless_that_was_b
 ) -> None:
     seen = Sighting({**RUNNING, "d0": observation}, controller(), True)
     assert casualty(plan, seen) == found
-    assert casualty(plan, seen, {"d0": 1}) is None
+    assert casualty(plan, seen, {"d0": observation.ends}) is None
     assert casualty(plan, seen, {"p0": 1}) == found
 
 

@@ -38,8 +38,6 @@ class Casualty(msgspec.Struct, frozen=True):
     how: str
     generation: int = 1
     """Of the life that has ended."""
-    restarted: bool = False
-    """Whether its guard has started it again meanwhile, so that its last words are in the log before."""
 
 
 def progress(plan: Plan, seen: Sighting, elapsed_s: float) -> list[Progress]:
@@ -120,11 +118,8 @@ def casualty(plan: Plan, seen: Sighting, ends: Mapping[str, int] = NO_ENDS) -> C
         if observation.state in ("exited", "gone"):
             return Casualty(process.name, observation.how_it_ended, observation.generation)
         if observation.ends > ends.get(process.name, 0):
-            restarted = observation.state == "running"
-            life = observation.generation - restarted
-            return Casualty(
-                process.name, observation.last_end or "started again", life, restarted=restarted
-            )
+            life = observation.generation - (observation.state == "running")
+            return Casualty(process.name, observation.last_end or "started again", life)
     for instance in seen.controller.instances if seen.controller is not None else []:
         if instance.state == "dead":
             return Casualty(instance.name, f"reported dead: {instance.reason or 'no reason given'}")

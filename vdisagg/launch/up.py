@@ -464,8 +464,8 @@ class _Launch:
             )
 
     def _obituary(self, lost: Casualty) -> str:
-        words = self._last_words(lost.name, before=lost.restarted)
-        if not lost.restarted and self._lives_again(lost):
+        words = self._last_words(lost.name)
+        if self._lives_again(lost):
             words = self._last_words(lost.name, before=True)
         return f"{lost.name} died while starting: {lost.how}\n{words}"
 
