@@ -24,6 +24,13 @@ def test_runs_are_matched_by_their_labels() -> None:
     assert (ttft.metric, ttft.better) == ("TTFT mean", "b")
     assert ttft.times == pytest.approx(2.0)
     assert (found.only_a, found.only_b) == (["x"], ["y"])
+    assert (found.cut_short_a, found.cut_short_b) == ("", "")
+
+
+def test_that_a_bench_was_cut_short_is_kept() -> None:
+    a, b = Outcome(runs=[run()]), Outcome(runs=[run()], cut_short="SIGINT")
+    found = compare(a, b, rng=Random(1))
+    assert (found.cut_short_a, found.cut_short_b) == ("", "SIGINT")
 
 
 def test_one_run_each_is_compared_whatever_the_labels() -> None:

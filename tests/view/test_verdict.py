@@ -112,6 +112,16 @@ def test_a_comparison_tells_first_what_was_asked_differently() -> None:
     ]
 
 
+def test_a_comparison_tells_which_file_lacks_runs() -> None:
+    short = msgspec.structs.replace(COMPARISON, cut_short_b="1 of 3 runs was measured")
+    assert compare_text(short, "one.json", "other.json").splitlines()[:3] == [
+        "A is one.json, B is other.json",
+        "warning: B was cut short: 1 of 3 runs was measured",
+        "",
+    ]
+    assert comparison_json(short)["cut_short_b"] == "1 of 3 runs was measured"
+
+
 def test_programs_get_the_same() -> None:
     found = json.loads(json.dumps(verdict_json(VERDICT)))
     assert (found["answer"], found["sentence"]) == ("pays", "P/D pays here.")

@@ -43,6 +43,9 @@ class Comparison(msgspec.Struct, frozen=True):
     only_a: list[str]
     """Labels of the runs that the other lacks."""
     only_b: list[str]
+    cut_short_a: str = ""
+    """Why a lacks runs that were asked for; empty: it lacks none."""
+    cut_short_b: str = ""
 
 
 def compare(a: Outcome, b: Outcome, *, rng: Random) -> Comparison:
@@ -64,6 +67,8 @@ def compare(a: Outcome, b: Outcome, *, rng: Random) -> Comparison:
         compared=[_compared(ours, other, versions, rng) for ours, other in pairs],
         only_a=[run.label for run in a.runs if run.label not in matched_a],
         only_b=[run.label for run in b.runs if run.label not in matched_b],
+        cut_short_a=a.cut_short,
+        cut_short_b=b.cut_short,
     )
 
 

@@ -57,6 +57,8 @@ def ratios_text(ratios: Ratios) -> str:
 def compare_text(comparison: Comparison, a: str, b: str) -> str:
     """What differs in the asking first, then the metrics. `a` and `b`: what the files are called."""
     lines = [f"A is {a}, B is {b}"]
+    short = (("A", comparison.cut_short_a), ("B", comparison.cut_short_b))
+    lines += _warnings([f"{name} was cut short: {why}" for name, why in short if why])
     for each in comparison.compared:
         lines += ["", *([each.label] if each.label else [])]
         if each.differing:
