@@ -1,6 +1,7 @@
-"""Looks at what a living process changes meanwhile: its files, and what it holds open."""
+"""What a living process changes while one is at it: its files, and what it holds open."""
 
 import os
+import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import suppress
@@ -24,6 +25,12 @@ def modes(folder: Path) -> dict[str, int]:
         with suppress(FileNotFoundError):
             found[path.name] = stat.S_IMODE(path.stat().st_mode)
     return found
+
+
+def remove(folder: Path) -> None:
+    """Remove it with all that is in it, also what is written into it meanwhile."""
+    while folder.exists():
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def held(pid: int) -> list[str]:

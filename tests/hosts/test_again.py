@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import shutil
 import signal
 
+from fakes import living
 from hosts.bed import UP_S, Bed, send, until
 from hosts.network import Host
 
@@ -72,7 +72,7 @@ def test_a_run_whose_record_is_lost_is_found_on_its_nodes(bed: Bed) -> None:
     file = bed.topology([n1, n2])
     bed.vdisagg("up", other)
     bed.vdisagg("up", file)
-    shutil.rmtree(bed.here.home / ".local" / "state" / "vdisagg" / "net")
+    living.remove(bed.here.home / ".local" / "state" / "vdisagg" / "net")
     assert bed.vdisagg("down", file).stdout.startswith("cluster net"), "it finds nothing to end"
     assert engines(n2)
     down = json.loads(bed.vdisagg("down", "--find", file, "--json").stdout)

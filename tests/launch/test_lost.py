@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from fakes import living
 from fakes.node import FakeConnection
 from vdisagg.cluster import record
 from vdisagg.cluster.admin import SOCKET_NAME
@@ -35,10 +35,6 @@ if TYPE_CHECKING:
     from vdisagg.launch.cancel import Cancel
 
 Lose = Callable[[Path], object]
-
-
-def removed(directory: Path) -> None:
-    shutil.rmtree(directory)
 
 
 def emptied(directory: Path) -> None:
@@ -74,7 +70,7 @@ def lost(tmp_path: Path) -> Iterator[Lost]:
     made.runner.stop(made.process, 0.1)
 
 
-@pytest.mark.parametrize("lose", [removed, emptied, damaged, moved])
+@pytest.mark.parametrize("lose", [living.remove, emptied, damaged, moved])
 def test_a_process_whose_files_are_lost_is_seen_and_ended_with_its_guard(
     lost: Lost, is_alive: Callable[[int], bool], lose: Lose
 ) -> None:
@@ -91,7 +87,7 @@ def test_a_process_whose_files_are_lost_is_seen_and_ended_with_its_guard(
     assert lost.runner.observe(lost.process).state == "never"
 
 
-@pytest.mark.parametrize("lose", [removed, emptied, moved])
+@pytest.mark.parametrize("lose", [living.remove, emptied, moved])
 def test_without_its_guard_a_process_whose_files_are_lost_is_known_by_the_record(
     lost: Lost, is_alive: Callable[[int], bool], wait_until: Callable[..., None], lose: Lose
 ) -> None:
@@ -113,7 +109,7 @@ def test_a_process_that_was_restarted_is_found_although_the_record_knows_its_pre
     os.kill(recorded["p0"].pid, signal.SIGKILL)
     wait_until(lambda: lost.runner.observe(lost.process).generation == 2)
     again = lost.runner.observe(lost.process)
-    removed(lost.directory)
+    living.remove(lost.directory)
     (seen,) = lost.runner.observe_all([lost.process], recorded)
     assert (seen.state, seen.pid) == ("running", again.pid)
     lost.runner.stop(lost.process, 0.3, recorded)
@@ -137,7 +133,7 @@ def test_a_daemon_that_the_process_left_to_its_guard_is_ended_with_it(
     wait_until((lost.directory / "pid").exists)
     daemon = int((lost.directory / "pid").read_text())
     wait_until(lambda: parent_of(daemon) == started.guard_pid)
-    removed(lost.directory)
+    living.remove(lost.directory)
     assert lost.runner.observe(lost.process).pid == started.pid
     assert lost.runner.stop(lost.process, 0.3).ended == tuple(sorted((started.pid, daemon)))
     assert not is_alive(daemon)
@@ -185,7 +181,7 @@ def test_who_only_has_the_words_of_a_guard_is_spared(
 
 def test_a_second_start_is_refused_although_the_files_of_the_first_are_lost(lost: Lost) -> None:
     started = lost.start()["p0"]
-    removed(lost.directory)
+    living.remove(lost.directory)
     with pytest.raises(LaunchFailed, match=f"p0: already runs in .* as pid {started.pid}; next"):
         lost.start()
     assert lost.runner.observe(lost.process).pid == started.pid
@@ -203,7 +199,7 @@ def test_on_a_node_a_process_is_known_by_the_home_that_its_guard_has(
     ):
         runners = [RemoteRunner(dialogue, node, mark) for dialogue in (one, two)]
         started = runners[0].start(process, {}, 0.3)
-        removed(tmp_path / "one" / ".vdisagg" / "demo" / "p0")
+        living.remove(tmp_path / "one" / ".vdisagg" / "demo" / "p0")
         assert [runner.observe(process).state for runner in runners] == ["running", "never"]
         assert runners[1].stop(process, 0.3).ended == ()
         assert [len(runner.find(["~/.vdisagg/demo"])) for runner in runners] == [1, 0]
@@ -224,7 +220,7 @@ def tell_ready(directory: Path) -> None:
     (directory / "ready").touch()
 
 
-@pytest.mark.parametrize("lose", [removed, emptied])
+@pytest.mark.parametrize("lose", [living.remove, emptied])
 @pytest.mark.parametrize("name", ["d0", "controller"])
 def test_of_a_cluster_it_is_told_kept_and_taken_down(
     cluster: Cluster, is_alive: Callable[[int], bool], lose: Lose, name: str
@@ -253,7 +249,7 @@ def test_of_a_cluster_whose_whole_folder_is_gone_nothing_is_left_after_down(
     before = cluster.pids()
     for name in ("p0", "d0"):
         os.kill(cluster.observe(name).guard_pid or 0, signal.SIGKILL)
-    removed(cluster.root / "demo")
+    living.remove(cluster.root / "demo")
     seen = {process.name: process.observation for process in cluster.status().processes}
     assert {name: one.pid for name, one in seen.items()} == {n: p[0] for n, p in before.items()}
     assert {one.state for one in seen.values()} == {"running"}
@@ -280,12 +276,12 @@ def test_on_nodes_it_is_the_same_and_a_lost_record_does_not_hinder(
         for with_record in (True, False):
             cluster.up()
             before = [pid for pids in cluster.pids().values() for pid in pids]
-            removed(cluster.root / "n1" / "demo" / "p0")
+            living.remove(cluster.root / "n1" / "demo" / "p0")
             emptied(cluster.root / "n1" / "demo" / "d0")
-            removed(cluster.root / "demo" / "controller")
+            living.remove(cluster.root / "demo" / "controller")
             tell_ready(cluster.root / "n1" / "demo" / "p0")
             assert cluster.up().already
-            removed(cluster.root / "n1" / "demo" / "p0")
+            living.remove(cluster.root / "n1" / "demo" / "p0")
             if with_record:
                 assert len(cluster.down().ended["p0"]) == 3
             else:
@@ -300,7 +296,7 @@ def test_on_nodes_it_is_the_same_and_a_lost_record_does_not_hinder(
 def test_what_is_known_may_be_said_on_stdin(lost: Lost) -> None:
     recorded = lost.start()
     os.kill(recorded["p0"].guard_pid, signal.SIGKILL)
-    removed(lost.directory)
+    living.remove(lost.directory)
     told = json.dumps({str(lost.directory): msgspec.to_builtins(recorded["p0"])})
     words = [sys.executable, "-I", "-S", guard.__file__, "stop", "0.3", str(lost.directory)]
     done = subprocess.run(words, input=told, capture_output=True, text=True, check=True)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest.mock import Mock
 
 import pytest
 
 from launch.ssh.conftest import Start
 from launch.ssh.test_connection import NOISE, is_running, open_to, wait_until
 from vdisagg.errors import Unreachable
+from vdisagg.launch.ssh import shell
+from vdisagg.launch.ssh.talk import Talk
 
 if TYPE_CHECKING:
     from hosts.sshd import Sshd
@@ -39,6 +43,44 @@ def test_d05_what_rc_files_print_is_not_among_its_lines(start_sshd: Start, tmp_p
     ):
         assert list(talk.lines()) == ["a", "b"]
         assert talk.stderr == "err"
+
+
+class InPieces:
+    """A connection on which a command's outputs come in pieces that a test gives."""
+
+    alive = True
+
+    def __init__(self, *pieces: tuple[bytes, bytes]) -> None:
+        self._pieces = pieces
+
+    def pieces(self, channel: object) -> Iterator[tuple[bytes, bytes]]:
+        yield from self._pieces
+
+    def give_up(self, fault: str) -> None: ...
+
+    def broken(self) -> Unreachable:
+        return Unreachable("broken")
+
+    def no_end(self, stdout: shell.Stream) -> Unreachable:
+        return Unreachable("no end")
+
+
+def outputs(*pieces: tuple[bytes, bytes]) -> Talk:
+    return Talk(InPieces(*pieces), Mock(), "t", Mock())
+
+
+def test_what_it_said_on_stderr_is_known_whichever_output_comes_first() -> None:
+    out, err = b"vdisagg-t<\na\nvdisagg-t>1\n", b"vdisagg-t<\nerr\nvdisagg-t>1\n"
+    for pieces in (((out, b""), (b"", err)), ((b"", err), (out, b"")), ((out, err),)):
+        talk = outputs(*pieces, (b"", b"not its own any more"))
+        assert (list(talk.lines()), talk.stderr) == (["a"], "err")
+
+
+def test_it_has_ended_when_stdout_has_whatever_became_of_stderr() -> None:
+    talk = outputs((b"vdisagg-t<\na\nvdisagg-t>1\n", b"vdisagg-t<\ner"))
+    assert (list(talk.lines()), talk.stderr) == (["a"], "er")
+    with pytest.raises(Unreachable, match="no end"):
+        list(outputs((b"vdisagg-t<\na\n", b"vdisagg-t<\nvdisagg-t>1\n")).lines())
 
 
 def test_d15_megabytes_in_one_line_arrive_whole_both_ways(connection: Connection) -> None:

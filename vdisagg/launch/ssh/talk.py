@@ -65,9 +65,10 @@ class Talk:
                 yield "".join((*rest, text))
                 rest = []
             rest.append(last)
-            if stdout.code is not None:
+            if stdout.code is not None and stderr.code is not None:
                 return
-        raise self._way.no_end(stdout)
+        if stdout.code is None:
+            raise self._way.no_end(stdout)
 
     @property
     def stderr(self) -> str:
