@@ -137,9 +137,18 @@ class RealCluster:
             assert time.monotonic() < deadline, f"no {what} within {patience_s} s: {status}"
             time.sleep(0.02)
 
+    def idle(self, patience_s: float = 30.0) -> admin.ControllerStatus:
+        """Wait until nothing is under way, a heartbeat neither, and no engine holds a block."""
+        return self.until(_is_idle, "rest", patience_s, ask=self.fresh)
+
     def instance(self, name: str) -> admin.InstanceStatus:
         """One instance's part of the status."""
         return next(i for i in self.status().instances if i.name == name)
+
+
+def _is_idle(status: admin.ControllerStatus) -> bool:
+    held = (i.in_flight + i.running + i.waiting + i.kv_blocks_used for i in status.instances)
+    return not (any(held) or status.totals.in_flight or status.totals.handles_held)
 
 
 def free_port() -> int:

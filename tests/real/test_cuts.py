@@ -52,20 +52,13 @@ async def _cut_at_random(url: str, model: str, prefill_s: float) -> Counter[str]
 
 def test_b01_two_hundred_cuts_leave_no_block_and_nothing_in_flight(tiny: RealCluster) -> None:
     """Blocks are read from the engines' scheduler statistics (kv_cache_usage), after a step each."""
-    assert {i.kv_blocks_used for i in tiny.fresh().instances} == {0}
+    tiny.idle()
     before = tiny.status().totals
     outcomes = asyncio.run(_cut_at_random(tiny.url, tiny.model, prefill_s=0.2))
     assert outcomes["cut"] > CUTS / 4, f"too few were cut to mean anything: {outcomes}"
     assert set(outcomes) <= {"cut", "200"}, outcomes
     tiny.until(lambda s: s.totals.in_flight == 0, "end of the last request")
-    status = tiny.until(
-        lambda s: {i.kv_blocks_used for i in s.instances} == {0},
-        "return to the baseline by explicit release (a lease would take 30 s)",
-        patience_s=2,
-        ask=tiny.fresh,
-    )
-    assert status.totals.handles_held == 0
-    assert {i.in_flight + i.running + i.waiting for i in status.instances} == {0}
+    status = tiny.idle(2)  # released, that is: a lease would take 30 s
     assert {i.state for i in status.instances} == {"ready"}
     assert {i.kv_failures for i in status.instances} == {0}, "a lease ran out"
     assert status.totals.aborted > before.aborted
