@@ -1,5 +1,8 @@
 """What a living process changes while one is at it: its files, and what it holds open."""
 
+from __future__ import annotations
+
+import errno
 import os
 import shutil
 import stat
@@ -30,7 +33,11 @@ def modes(folder: Path) -> dict[str, int]:
 def remove(folder: Path) -> None:
     """Remove it with all that is in it, also what is written into it meanwhile."""
     while folder.exists():
-        shutil.rmtree(folder, ignore_errors=True)
+        try:
+            shutil.rmtree(folder)
+        except OSError as exc:
+            if exc.errno not in (errno.ENOENT, errno.ENOTEMPTY):
+                raise
 
 
 def held(pid: int) -> list[str]:
