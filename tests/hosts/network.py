@@ -223,17 +223,9 @@ class Host:
         self._network.set_ports(self, interfaces, "down")
 
     def restore(self, *interfaces: int) -> None:
-        """Plug it in again; returns once frames pass, which the kernel may let wait for a second, and
-        nobody is about to hear that there is no route, having asked in vain before."""
+        """Plug it in again; returns once frames pass, which the kernel may let wait for a second."""
         self._network.set_ports(self, interfaces, "up")
         wait_for(lambda: self._network.passes(self, interfaces), lambda: f"{self.name}: no carrier")
-        wait_for(lambda: not self._is_sought(), lambda: f"{self.name}: nobody has found it")
-
-    def _is_sought(self) -> bool:
-        """Whether another host waits for an answer to who has one of its addresses."""
-        others = (host for host in self._network.hosts.values() if host is not self)
-        shown = (host.space.ip("-j", "neigh", "show", "nud", "incomplete") for host in others)
-        return any(entry["dst"] in self.addresses for text in shown for entry in json.loads(text))
 
     def lose_sight(self, *others: Host) -> None:
         """Nothing passes between it and these hosts any more, either way, without a word."""
