@@ -32,6 +32,8 @@ BIN = Path(sys.executable).parent
 UP_S = 600
 CATCH_UP_S = 0.5
 """Of statistics that come by the hundred the controller takes the last in within this time."""
+RETURN_S = 2.0
+"""docs/faults.md: so long may blocks take to come back."""
 B = 128
 """Block size of vLLM on CPU, in tokens."""
 
@@ -137,8 +139,9 @@ class RealCluster:
             assert time.monotonic() < deadline, f"no {what} within {patience_s} s: {status}"
             time.sleep(0.02)
 
-    def idle(self, patience_s: float = 30.0) -> admin.ControllerStatus:
-        """Wait until nothing is under way, a heartbeat neither, and no engine holds a block."""
+    def idle(self, patience_s: float = RETURN_S) -> admin.ControllerStatus:
+        """Wait until nothing is under way, a heartbeat neither, and no engine holds a block: released,
+        that is, since a lease would take 30 s."""
         return self.until(_is_idle, "rest", patience_s, ask=self.fresh)
 
     def instance(self, name: str) -> admin.InstanceStatus:

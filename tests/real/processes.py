@@ -6,6 +6,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from fakes import living
+
 
 def processes_of(directory: Path) -> list[int]:
     """Pids of living processes that mention `directory` in environment, argv or open files.
@@ -28,10 +30,7 @@ def _mentions(pid: int, needle: str) -> bool:
             return False
         if needle.encode() in (process / "cmdline").read_bytes():
             return True
-        return any(
-            str(descriptor.readlink()).startswith(needle)
-            for descriptor in (process / "fd").iterdir()
-        )
+        return any(name.startswith(needle) for name in living.held(pid))
     except OSError:  # it ended meanwhile
         return False
 

@@ -118,7 +118,7 @@ def all_right(reference: Reference, cluster: RealCluster, asked: Asked) -> None:
     questions, answers = asked
     assert not wrong(reference, questions, answers)
     assert {status for status, _ in answers} == {200}, "those that were too late are redone"
-    status = cluster.idle()
+    status = cluster.idle(30)
     assert {(i.state, i.generation) for i in status.instances} == {("ready", 1)}
 
 

@@ -79,7 +79,7 @@ def test_eight_at_once_are_shared_and_leave_no_block(tiny: RealCluster, plain_ti
     by = sorted(one.decode for one in timings(tiny, after=last).timings)
     assert by == ["d0"] * 4 + ["p0"] * 4
     assert tiny.status().totals.colocated == counted + 8
-    tiny.idle(2)  # docs/faults.md: so long may blocks take to come back
+    tiny.idle()
 
 
 def test_a_mode_that_is_none_is_an_error_that_events_names(tiny: RealCluster) -> None:

@@ -70,6 +70,6 @@ def test_a12_answers_under_pressure_for_kv_blocks_are_a_plain_engines(
     ]
     assert not wrong, "\n".join(wrong)
     assert preemptions(narrow.url) > before, "nobody was preempted: this proves nothing"
-    status = narrow.idle()
+    status = narrow.idle(30)
     assert {i.state for i in status.instances} == {"ready"}
     assert [i.generation for i in status.instances] == generations, "an engine has crashed"
